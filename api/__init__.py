@@ -1,0 +1,1 @@
+"""The service: REST API, client and the command-line entry point."""
