@@ -106,9 +106,7 @@ def from_onnx(schema: onnx.defs.OpSchema) -> OperatorSchema:
 
     def ports(formal: Sequence[onnx.defs.OpSchema.FormalParameter]) -> tuple[Port, ...]:
         return tuple(
-            Port(
-                p.name, p.type_str, p.option == option.Optional, p.option == option.Variadic, p.is_homogeneous
-            )
+            Port(p.name, p.type_str, p.option == option.Optional, p.option == option.Variadic, p.is_homogeneous)
             for p in formal
         )
 
@@ -127,7 +125,8 @@ def from_onnx(schema: onnx.defs.OpSchema) -> OperatorSchema:
         attributes=tuple(schema.attributes),
         defaults=defaults,
         deprecated=schema.deprecated,
-        has_function=schema.has_function or schema.has_context_dependent_function,
+        has_function=bool(getattr(schema, "has_function", False))
+        or bool(getattr(schema, "has_context_dependent_function", False)),
     )
 
 

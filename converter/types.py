@@ -296,17 +296,10 @@ class PrecisionPlan:
         """One line per decision, cast and clamp, for golden files and diffs."""
         lines = [f"to {self.to}"]
         for d in self.decisions:
-            seen = (
-                f" [{d.evidence.value} {d.evidence.number:.6g} limit {d.evidence.limit:.6g}]"
-                if d.evidence
-                else ""
-            )
+            seen = f" [{d.evidence.value} {d.evidence.number:.6g} limit {d.evidence.limit:.6g}]" if d.evidence else ""
             lines.append(f"{d.format:5} {d.op_type} {d.node} ({d.rule}): {d.reason}{seen}")
         lines += [f"cast value {c.value_id} scope {c.scope_id} to {c.to}" for c in self.casts]
-        lines += [
-            f"clamp {c.value} at {c.place} ({c.zone}) to {c.bound:.6g}, seen {c.absmax:.6g}"
-            for c in self.clamps
-        ]
+        lines += [f"clamp {c.value} at {c.place} ({c.zone}) to {c.bound:.6g}, seen {c.absmax:.6g}" for c in self.clamps]
         return "\n".join(lines) + "\n"
 
 
