@@ -15,6 +15,7 @@ A child can be started before there is a request (``IsolatedChild.start``): it i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -147,18 +148,14 @@ class IsolatedChild:
         if self._running is None:
             return
         self._killed = True
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._running.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._running.wait()
 
     def _send(self, stdin: IO[bytes], folder: Path) -> None:
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it died while starting: the missing answer says so
             stdin.write(os.fsencode(folder) + b"\n")
             stdin.close()
-        except BrokenPipeError:
-            pass  # it died while starting: the missing answer says so
 
     def _collect_log(self, stderr: IO[bytes]) -> None:
         while piece := stderr.read1(65536):  # type: ignore[attr-defined]
@@ -183,7 +180,7 @@ def _read_events(stdout: IO[bytes], on_event: Callable[[Event], None]) -> Event 
 
 def run_isolated(
     request: Event,
-    on_event: Callable[[Event], None] = lambda event: None,
+    on_event: Callable[[Event], None] = lambda _: None,
     limits: ChildLimits | None = None,
 ) -> Event:
     """Run a request in a fresh child and return its final ``result`` event.
