@@ -23,6 +23,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as binding
 from converter.operators import OperatorSchema, Port
 
 Array = NDArray[Any]
+Shape = tuple[int | None, ...]
 CPU: Final = "CPUExecutionProvider"
 VERSION: Final = str(ort.__version__)
 
@@ -107,34 +108,40 @@ class Signature:
     """What makes two nodes share a session: everything but the values.
 
     ``node`` is a serialised NodeProto with inputs ``i0…``, outputs ``o0…`` (empty: left out); ``types`` and
-    ``ranks`` describe the inputs that are present; ``captured`` pairs outer names with types for nodes with
-    bodies that are run whole.
+    ``shapes`` describe the inputs that are present (None: nothing is said; a dimension None: any); ``captured``
+    pairs outer names with types for nodes with bodies that are run whole.
     """
 
     node: bytes
     opsets: tuple[tuple[str, int], ...]
     types: tuple[str, ...]
-    ranks: tuple[int | None, ...]
+    shapes: tuple[Shape | None, ...]
     captured: tuple[tuple[str, str], ...] = ()
 
 
 class Kernel:
-    """One operator in a session; ``run`` takes the present inputs in order."""
+    """One operator in a session; ``run`` takes the present inputs in order.
 
-    __slots__ = ("_inputs", "_native", "_outputs", "_session", "_wants_native")
+    Inputs given as ``constants`` are initializers inside the session: they are not fed again.
+    """
+
+    __slots__ = ("_inputs", "_outputs", "_session", "_skipped", "_wants_native")
 
     def __init__(self, signature: Signature, threads: Threads, constants: Mapping[str, Array] | None = None) -> None:
         model = _single_node_model(signature, constants or {})
-        self._native = _needs_native(signature)
+        names = [name for name in model.graph.node[0].input if name]
+        self._skipped = frozenset(names.index(name) for name in constants or ())
         with _native_errors():
             session = ort.InferenceSession(model.SerializeToString(), _options(threads), providers=[CPU])
             self._inputs = [i.name for i in session.get_inputs()]
             self._outputs = [o.name for o in session.get_outputs()]
-            self._wants_native = self._native or not all(_numpy_type(o.type) for o in session.get_outputs())
+            self._wants_native = _needs_native(signature) or not all(_numpy_type(o.type) for o in session.get_outputs())
             self._session = session
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
         """Outputs in order; arrays, lists (sequences), or ``ort.OrtValue`` for element types NumPy lacks."""
+        if self._skipped:
+            feeds = [f for k, f in enumerate(feeds) if k not in self._skipped]
         with _native_errors():
             if self._wants_native:
                 return self._run_native(feeds)
@@ -160,11 +167,11 @@ def _single_node_model(signature: Signature, constants: Mapping[str, Array]) -> 
     present = [name for name in dict.fromkeys(node.input) if name]
     graph = onnx.GraphProto(name="kernel")
     graph.node.append(node)
-    for name, kind, rank in zip(present, signature.types, signature.ranks, strict=True):
+    for name, kind, shape in zip(present, signature.types, signature.shapes, strict=True):
         if name in constants:
             graph.initializer.append(onnx.numpy_helper.from_array(constants[name], name))
         else:
-            graph.input.append(onnx.ValueInfoProto(name=name, type=_type_proto(kind, rank)))
+            graph.input.append(onnx.ValueInfoProto(name=name, type=_type_proto(kind, shape)))
     for name, kind in signature.captured:
         graph.input.append(onnx.ValueInfoProto(name=name, type=_type_proto(kind, None)))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
@@ -180,13 +187,12 @@ _ELEMENTS: Final = {
 }  # fmt: skip
 
 
-def _type_proto(kind: str, rank: int | None) -> onnx.TypeProto:
+def _type_proto(kind: str, shape: Shape | None) -> onnx.TypeProto:
     head, _, rest = kind.partition("(")
     if head == "seq":
         return onnx.helper.make_sequence_type_proto(_type_proto(rest[:-1], None))
     if head == "optional":
         return onnx.helper.make_optional_type_proto(_type_proto(rest[:-1], None))
-    shape = None if rank is None else [None] * rank
     return onnx.helper.make_tensor_type_proto(_ELEMENTS[rest[:-1]], shape)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,7 +132,7 @@ def _densify(proto: onnx.ModelProto, findings: list[Finding]) -> None:
             graphs += _densify_nodes(graphs.pop().node, findings)
 
 
-def _densify_nodes(nodes: list[onnx.NodeProto], findings: list[Finding]) -> list[onnx.GraphProto]:
+def _densify_nodes(nodes: Iterable[onnx.NodeProto], findings: list[Finding]) -> list[onnx.GraphProto]:
     """Densify sparse Constants among nodes; returns the bodies still to visit."""
     bodies: list[onnx.GraphProto] = []
     for node in nodes:

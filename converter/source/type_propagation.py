@@ -135,7 +135,7 @@ def _if_types(run: _Propagation, node: ir.Node, inputs: Types, path: str) -> Typ
 def _loop_types(run: _Propagation, node: ir.Node, inputs: Types, path: str) -> Types:
     states = inputs[2:]
     made = run.body(node, "body", [_INT64, _BOOL, *states], path)[1:]
-    return [s if s is not None else m for s, m in zip(states, made, strict=False)] + made[len(states) :]
+    return [m if m is not None else s for s, m in zip(states, made, strict=False)] + made[len(states) :]
 
 
 def _scan_types(run: _Propagation, node: ir.Node, inputs: Types, path: str) -> Types:
