@@ -25,14 +25,14 @@ Float64Array = NDArray[np.float64]
 _DOT_BLOCK = 8_192
 """Elements per dot product; OpenBLAS wakes its threads above 10,000, and idle threads spin."""
 
-_RESCALE = 2.0**-540
-"""Brings the square of every float64 back into range; used once squares have overflowed (FP64 values only)."""
+_LARGEST = 2.0**500
+"""Magnitudes are limited to this once squares have overflowed in float64, which takes FP64 values."""
 
 
 class _Scratch(threading.local):
     def __init__(self) -> None:
-        self.reference = np.empty(CHUNK)
-        self.value = np.empty(CHUNK)
+        self.first = np.empty(CHUNK)
+        self.second = np.empty(CHUNK)
         self.difference = np.empty(CHUNK)
         self.mask = np.empty(CHUNK, np.bool_)
 
@@ -43,12 +43,13 @@ _SCRATCH = _Scratch()
 class ErrorSums:
     """Accumulates how far a value is from its reference over any number of ``add`` calls.
 
-    FP64 magnitudes outside about 1e-154 to 1e154 lose their small elements from the squares; no figure
-    becomes NaN.
+    FP64 magnitudes beyond 2^500 count as 2^500, and differences below about 1e-162 vanish from the sums: no
+    figure becomes NaN or infinite.
     """
 
     __slots__ = (
         "_absmax",
+        "_compared",
         "_count",
         "_difference_sq",
         "_flushed",
@@ -58,18 +59,16 @@ class ErrorSums:
         "_reference_nonfinite",
         "_reference_sq",
         "_saturated",
-        "_scale",
         "_value_nonfinite",
         "_value_sq",
     )
 
     def __init__(self) -> None:
-        self._count = 0
+        self._count = self._compared = 0
         self._reference_sq = self._value_sq = self._difference_sq = self._product = 0.0
         self._absmax = self._max_abs_error = 0.0
         self._reference_nonfinite = self._value_nonfinite = self._misplaced = 0
         self._saturated = self._flushed = 0
-        self._scale = 1.0
 
     def add(self, reference: NDArray[Any], value: NDArray[Any], fmt: FloatFormat | None = None) -> None:
         """Add two arrays of equal shape: float32 or float64 (narrow storage types work too, slower).
@@ -78,8 +77,7 @@ class ErrorSums:
         (the value is at the largest finite magnitude, the reference beyond it, infinity included) and *flushed*
         (the value is zero, the reference is finite and not zero).  Raises ValueError when the shapes differ.
         """
-        if reference.shape != value.shape:
-            raise ValueError(f"reference has shape {reference.shape} and value {value.shape}; they must be equal")
+        require_equal_shapes(reference, value)
         with np.errstate(all="ignore"):
             for piece, other in chunks(reference, value):
                 self._add_chunk(piece, other, fmt)
@@ -89,8 +87,6 @@ class ErrorSums:
 
         ``rel_l2_error`` is 0.0 when both are equal, also when both are zero or empty.
         """
-        equal = self._max_abs_error == 0 and self._misplaced == 0
-        zero_reference = self._reference_sq == 0 and self._value_sq + self._difference_sq > 0
         relative = _relative(self._difference_sq, self._reference_sq)
         return ErrorFigures(
             count=self._count,
@@ -99,8 +95,8 @@ class ErrorSums:
             cosine_similarity=_cosine(self._product, self._reference_sq, self._value_sq),
             sqnr_db=-20 * math.log10(relative) if relative else None,
             absmax=self._absmax,
-            equal=equal,
-            zero_reference=zero_reference,
+            equal=self._max_abs_error == 0 and self._misplaced == 0,
+            zero_reference=self._compared > 0 and self._reference_sq == 0,
             reference_nonfinite=self._reference_nonfinite,
             value_nonfinite=self._value_nonfinite,
             misplaced_nonfinite=self._misplaced,
@@ -110,57 +106,46 @@ class ErrorSums:
 
     def _add_chunk(self, reference: NDArray[Any], value: NDArray[Any], fmt: FloatFormat | None) -> None:
         size = reference.size
-        a, b, d = _SCRATCH.reference[:size], _SCRATCH.value[:size], _SCRATCH.difference[:size]
+        a, b, d = _SCRATCH.first[:size], _SCRATCH.second[:size], _SCRATCH.difference[:size]
         np.copyto(a, reference, casting="unsafe")
         np.copyto(b, value, casting="unsafe")
         a_sq, b_sq = _dot(a, a), _dot(b, b)
-        if not math.isfinite(a_sq + b_sq):
-            self._set_nonfinite_aside(a, b, fmt)
-            a_sq, b_sq = _dot(a, a), _dot(b, b)
         self._count += size
-        self._absmax = max(self._absmax, float(a.max()), -float(a.min()))
+        self._compared += size
+        if not math.isfinite(a_sq + b_sq):
+            self._count_nonfinite(a, b, fmt)
+            settle(a, b)
+            a_sq, b_sq = _dot(a, a), _dot(b, b)
+        absmax = max(float(a.max()), -float(a.min()))
         if fmt is not None:
-            self._count_stored(a, b, fmt)
+            self._count_stored(a, b, absmax, fmt)
         np.subtract(a, b, out=d)
+        self._absmax = max(self._absmax, absmax)
         self._max_abs_error = max(self._max_abs_error, float(d.max()), -float(d.min()))
-        if self._scale != 1 or not math.isfinite(a_sq + b_sq):
-            a_sq, b_sq = self._rescaled(a, b, d)
         self._reference_sq += a_sq
         self._value_sq += b_sq
         self._product += _dot(a, b)
         self._difference_sq += _dot(d, d)
 
-    def _set_nonfinite_aside(self, a: Float64Array, b: Float64Array, fmt: FloatFormat | None) -> None:
-        """Count the pairs with a NaN or infinity and make both elements zero."""
+    def _count_nonfinite(self, a: Float64Array, b: Float64Array, fmt: FloatFormat | None) -> None:
+        """Count what ``settle`` is about to set aside."""
         finite_a, finite_b = np.isfinite(a), np.isfinite(b)
         aside = ~(finite_a & finite_b)
-        self._reference_nonfinite += a.size - int(np.count_nonzero(finite_a))
-        self._value_nonfinite += b.size - int(np.count_nonzero(finite_b))
+        self._compared -= int(np.count_nonzero(aside))
+        self._reference_nonfinite += int(np.count_nonzero(~finite_a))
+        self._value_nonfinite += int(np.count_nonzero(~finite_b))
         self._misplaced += int(np.count_nonzero(aside & (a != b) & ~(np.isnan(a) & np.isnan(b))))
         self._absmax = max(self._absmax, float(np.abs(a).max(where=finite_a, initial=0)))
         if fmt is not None:
             self._saturated += int(np.count_nonzero(np.isinf(a) & (np.abs(b) == fmt.max_finite)))
-        a[aside] = 0
-        b[aside] = 0
 
-    def _count_stored(self, a: Float64Array, b: Float64Array, fmt: FloatFormat) -> None:
-        """Count saturated and flushed elements among finite ones."""
+    def _count_stored(self, a: Float64Array, b: Float64Array, absmax: float, fmt: FloatFormat) -> None:
+        """Count saturated and flushed elements among the finite ones."""
         zero = np.equal(b, 0, out=_SCRATCH.mask[: b.size])
         if zero.any():
             self._flushed += int(np.count_nonzero(zero & (a != 0)))
-        if self._absmax > fmt.max_finite:
+        if absmax > fmt.max_finite:
             self._saturated += int(np.count_nonzero((np.abs(b) == fmt.max_finite) & (np.abs(a) > fmt.max_finite)))
-
-    def _rescaled(self, a: Float64Array, b: Float64Array, d: Float64Array) -> tuple[float, float]:
-        """Go on in units of 1/_RESCALE once a square has overflowed; every figure is a ratio of sums."""
-        if self._scale == 1:
-            self._scale = _RESCALE
-            for name in ("_reference_sq", "_value_sq", "_difference_sq", "_product"):
-                setattr(self, name, getattr(self, name) * self._scale**2)
-        for array in (a, b):
-            array *= self._scale
-        np.subtract(a, b, out=d)
-        return _dot(a, a), _dot(b, b)
 
 
 class DifferenceNorm:
@@ -173,21 +158,23 @@ class DifferenceNorm:
 
     def add(self, reference: NDArray[Any], value: NDArray[Any]) -> None:
         """Add two arrays of equal shape.  Raises ValueError when the shapes differ."""
-        if reference.shape != value.shape:
-            raise ValueError(f"reference has shape {reference.shape} and value {value.shape}; they must be equal")
+        require_equal_shapes(reference, value)
         with np.errstate(all="ignore"):
             for piece, other in chunks(reference, value):
-                a, d = _SCRATCH.reference[: piece.size], _SCRATCH.difference[: piece.size]
-                np.copyto(a, piece, casting="unsafe")
-                np.copyto(d, other, casting="unsafe")
-                np.subtract(a, d, out=d)
-                a_sq, d_sq = _dot(a, a), _dot(d, d)
-                if not math.isfinite(a_sq + d_sq):
-                    a[~np.isfinite(d)] = 0
-                    d[~np.isfinite(d)] = 0
-                    a_sq, d_sq = _dot(a, a), _dot(d, d)
-                self._reference_sq += a_sq
-                self._difference_sq += d_sq
+                self._add_chunk(piece, other)
+
+    def _add_chunk(self, reference: NDArray[Any], value: NDArray[Any]) -> None:
+        a, b = _SCRATCH.first[: reference.size], _SCRATCH.second[: reference.size]
+        d = np.subtract(reference, value, out=_SCRATCH.difference[: reference.size], dtype=np.float64)
+        np.copyto(a, reference, casting="unsafe")
+        a_sq, d_sq = _dot(a, a), _dot(d, d)
+        if not math.isfinite(a_sq + d_sq):
+            np.copyto(b, value, casting="unsafe")
+            settle(a, b)
+            np.subtract(a, b, out=d)
+            a_sq, d_sq = _dot(a, a), _dot(d, d)
+        self._reference_sq += a_sq
+        self._difference_sq += d_sq
 
     def relative(self) -> float | None:
         """``‖reference − value‖ / ‖reference‖``; 0.0 when equal, None when only the reference is zero."""
@@ -213,6 +200,20 @@ def worst(a: ErrorFigures, b: ErrorFigures) -> ErrorFigures:
 def _badness(figures: ErrorFigures) -> tuple[int, float, float]:
     relative = math.inf if figures.rel_l2_error is None else figures.rel_l2_error
     return figures.misplaced_nonfinite, relative, figures.max_abs_error
+
+
+def require_equal_shapes(reference: NDArray[Any], value: NDArray[Any]) -> None:
+    """Raise ValueError, with both shapes in its text, when they differ."""
+    if reference.shape != value.shape:
+        raise ValueError(f"reference has shape {reference.shape} and value {value.shape}; they must be equal")
+
+
+def settle(a: Float64Array, b: Float64Array) -> None:
+    """Make every pair with a NaN or infinity zero and limit the others to magnitudes whose squares are finite."""
+    aside = ~(np.isfinite(a) & np.isfinite(b))
+    for array in (a, b):
+        array[aside] = 0
+        np.clip(array, -_LARGEST, _LARGEST, out=array)
 
 
 def _dot(a: Float64Array, b: Float64Array) -> float:
