@@ -181,8 +181,11 @@ EXPONENT_BINS = 256
 class ValueRange:
     """What a float value was seen to hold in FP32, over all batches and iterations.
 
-    ``exponents`` counts non-zero elements by biased FP32 exponent (see EXPONENT_BINS).  ``minimum`` and
-    ``maximum`` are over finite elements (0.0 when there is none).  ``shape`` is the last shape seen.
+    ``exponents`` counts non-zero elements by biased FP32 exponent (see EXPONENT_BINS).  ``minimum``, ``maximum``
+    and ``absmax`` are over finite elements, ``absmin_nonzero`` over finite ones that are not zero (0.0 when there
+    is none).  ``integral``: every finite element is an integer (true when there is none).  ``shape`` is the shape
+    with the most elements, of several the lexicographically largest, whatever the order they came in; ``(0,)``
+    when nothing was seen.
     """
 
     shape: tuple[int, ...]
@@ -313,8 +316,10 @@ class ErrorFigures:
 
     Finite elements only enter the sums; NaN and infinities are compared by position and sign and counted.
     ``rel_l2_error`` is None when the reference is all zeros and the value is not; ``sqnr_db`` is None when both
-    are equal (``equal``) or the reference is zero (``zero_reference``).  Fields from ``max_rel_error`` on belong
-    to the full set and are None in the core set.
+    are equal (``equal``) or the reference is zero (``zero_reference``).  ``absmax`` is the reference's, over its
+    finite elements.  ``flushed`` counts elements that are zero while the finite reference is not, ``saturated``
+    those at the format's largest finite magnitude while the reference lies beyond it.  Fields from
+    ``max_rel_error`` on belong to the full set and are None in the core set.
     """
 
     count: int

@@ -93,7 +93,7 @@ class ErrorSums:
             rel_l2_error=relative,
             max_abs_error=self._max_abs_error,
             cosine_similarity=_cosine(self._product, self._reference_sq, self._value_sq),
-            sqnr_db=-20 * math.log10(relative) if relative else None,
+            sqnr_db=sqnr_db(relative),
             absmax=self._absmax,
             equal=self._max_abs_error == 0 and self._misplaced == 0,
             zero_reference=self._compared > 0 and self._reference_sq == 0,
@@ -186,6 +186,11 @@ def relative_l2(reference: NDArray[Any], value: NDArray[Any]) -> float | None:
     norm = DifferenceNorm()
     norm.add(reference, value)
     return norm.relative()
+
+
+def sqnr_db(relative: float | None) -> float | None:
+    """Signal-to-quantisation-noise ratio in decibels of a relative L2 error; None for no error and for None."""
+    return -20 * math.log10(relative) if relative else None
 
 
 def worst(a: ErrorFigures, b: ErrorFigures) -> ErrorFigures:

@@ -10,7 +10,7 @@ import pytest
 from converter.formats import BF16, FP16
 from converter.numerics.error_sums import relative_l2
 from converter.numerics.narrow_sums import narrow_dot, narrow_sum
-from converter.numerics.rounding import PROFILES, round_to
+from converter.numerics.rounding import PROFILES, from_storage, round_to, round_wide
 
 
 def decibels(reference: np.ndarray, value: np.ndarray) -> float:
@@ -31,6 +31,14 @@ def test_terms_are_added_in_order():
     x = np.array([2048, 1, 1, -2048], np.float32)
     assert narrow_sum(x, 0, FP16) == 0
     assert narrow_sum(x[[1, 2, 0, 3]].copy(), 0, FP16) == 2
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+def test_each_addition_rounds_the_exact_sum_once(fmt):
+    patterns = np.random.default_rng(0).integers(0, 2**16, (2, 200_000)).astype(np.uint16)
+    pairs = from_storage(patterns.view(fmt.dtype))
+    pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
+    assert (narrow_sum(pairs, 0, fmt) == round_wide(pairs[0].astype(np.float64) + pairs[1], fmt)).all()
 
 
 def test_several_axes_are_summed_row_major():
