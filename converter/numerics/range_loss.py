@@ -16,11 +16,6 @@ _MEAN_SQUARE: Final = 7 / 3
 """Mean of x squared for x uniform in [1, 2)."""
 
 
-def rounding_floor(fmt: FloatFormat) -> float:
-    """Relative L2 error of rounding normal numbers: an absolute error of eps/sqrt(12) on a mean square of 7/3."""
-    return fmt.eps / math.sqrt(12 * _MEAN_SQUARE)
-
-
 def expected_loss(seen: ValueRange, fmt: FloatFormat) -> float:
     """Relative L2 error that rounding to ``fmt`` makes on values distributed like ``seen``.
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from converter.numerics.range_loss import expected_loss, rounding_floor
+from converter.numerics.expectation import expected_output_rounding
+from converter.numerics.range_loss import expected_loss
 from converter.policy.context import Context
 from converter.policy.legality import Refusal
 from converter.policy.rules.underflow import LOSS_FACTOR
@@ -44,7 +45,7 @@ def _out_of_range(context: Context, node_id: int) -> Iterator[Refusal]:
 
 
 def _lost(context: Context, node_id: int) -> Iterator[Refusal]:
-    limit = LOSS_FACTOR * rounding_floor(context.fmt)
+    limit = LOSS_FACTOR * expected_output_rounding(context.fmt)
     for value_id in _constant_inputs(context, node_id):
         seen = context.seen(value_id)
         loss = 0.0 if seen is None else _loss(context, value_id)
@@ -54,7 +55,7 @@ def _lost(context: Context, node_id: int) -> Iterator[Refusal]:
                 node_id,
                 "constants",
                 f"constant '{name}' (absmax {seen.absmax:.3g}) would lose {loss:.2g} of its norm to underflow in "
-                f"{context.fmt.label}, against {rounding_floor(context.fmt):.2g} for numbers in range",
+                f"{context.fmt.label}, against {expected_output_rounding(context.fmt):.2g} for numbers in range",
                 Evidence(name, loss, limit),
             )
 
@@ -69,4 +70,4 @@ def _loss(context: Context, value_id: int) -> float:
     if scalar == 0.0 or not np.isfinite(scalar):
         return 0.0
     rounded = float(np.float32(scalar).astype(context.fmt.dtype).astype(np.float64))
-    return abs(rounded - scalar) / abs(scalar) * rounding_floor(context.fmt) / context.fmt.unit_roundoff
+    return abs(rounded - scalar) / abs(scalar) * expected_output_rounding(context.fmt) / context.fmt.unit_roundoff

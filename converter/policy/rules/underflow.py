@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from converter.numerics.range_loss import expected_loss, flushed_share, rounding_floor
+from converter.numerics.expectation import expected_output_rounding
+from converter.numerics.range_loss import expected_loss, flushed_share
 from converter.policy.context import Context
 from converter.policy.legality import Refusal
 from converter.types import Evidence
@@ -15,7 +16,7 @@ LOSS_FACTOR = 4.0
 
 def underflow(context: Context, narrow: frozenset[int]) -> Iterable[Refusal]:
     """Refuse nodes whose narrow values would lose more than LOSS_FACTOR roundings to underflow."""
-    limit = LOSS_FACTOR * rounding_floor(context.fmt)
+    limit = LOSS_FACTOR * expected_output_rounding(context.fmt)
     for node_id in sorted(narrow):
         refusal = next(_lost(context, node_id, limit), None) or next(_divisors(context, node_id), None)
         if refusal is not None:
@@ -35,7 +36,7 @@ def _lost(context: Context, node_id: int, limit: float) -> Iterator[Refusal]:
                 node_id,
                 "underflow",
                 f"rounding value '{name}' (absmax {seen.absmax:.3g}) to {context.fmt.label} would cost a relative "
-                f"error of {loss:.2g}, against {rounding_floor(context.fmt):.2g} for numbers in range; "
+                f"error of {loss:.2g}, against {expected_output_rounding(context.fmt):.2g} for numbers in range; "
                 f"{share:.1%} of its elements would become zero",
                 Evidence(name, loss, limit),
             )
