@@ -315,7 +315,7 @@ class ErrorFigures:
     """How far one value is from its FP32 reference, all batches together or the worst of them.
 
     Finite elements only enter the sums; NaN and infinities are compared by position and sign and counted.
-    ``rel_l2_error`` is None when the reference is all zeros and the value is not; ``sqnr_db`` is None when both
+    ``rel_l2_error`` against a reference of zeros is the value's own norm; ``sqnr_db`` is None when both
     are equal (``equal``) or the reference is zero (``zero_reference``).  ``absmax`` is the reference's, over its
     finite elements.  ``flushed`` counts elements that are zero while the finite reference is not, ``saturated``
     those at the format's largest finite magnitude while the reference lies beyond it.  Fields from

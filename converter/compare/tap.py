@@ -33,6 +33,9 @@ class AccumulatedTap:
         self.worst: dict[int, ErrorFigures] = {}
         self.full: dict[int, ErrorFigures] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}
+        self.touched: dict[int, int] = {}
+        """Elements beyond the bound of each clamped value, over all batches."""
+        self._bounds = {**spec.cast_bounds, **spec.output_bounds}
 
     def value(self, value_id: int, values: Sequence[Any]) -> None:
         """Add a value that both streams made with one shape."""
@@ -42,6 +45,10 @@ class AccumulatedTap:
         if not isinstance(reference, np.ndarray) or not isinstance(mixed, np.ndarray):
             return
         self.shapes[value_id] = reference.shape
+        bound = self._bounds.get(value_id)
+        if bound is not None:
+            beyond = int(np.count_nonzero(np.abs(reference) > bound))
+            self.touched[value_id] = self.touched.get(value_id, 0) + beyond
         if reference.shape != mixed.shape:
             return
         fmt = self._spec.stored[value_id]
@@ -133,9 +140,9 @@ def planned_feed(run: Interpreter, reference: Stream, spec: FormatSpec, step: St
     if not isinstance(value, np.ndarray):
         return value
     if stored is not None:
-        value = _held(run, value, stored, spec.output_bounds.get(value_id), clamp_first=False)
+        value = held(run, value, stored, spec.output_bounds.get(value_id), clamp_first=False)
     if wanted is not None and wanted is not stored:
-        value = _held(run, value, wanted, spec.cast_bounds.get(value_id), clamp_first=True)
+        value = held(run, value, wanted, spec.cast_bounds.get(value_id), clamp_first=True)
     return value
 
 
@@ -144,10 +151,11 @@ def planned_result(run: Interpreter, spec: FormatSpec, value_id: int, result: An
     stored = spec.stored[value_id]
     if stored is None or not isinstance(result, np.ndarray):
         return result
-    return _held(run, result, stored, spec.output_bounds.get(value_id), clamp_first=False)
+    return held(run, result, stored, spec.output_bounds.get(value_id), clamp_first=False)
 
 
-def _held(run: Interpreter, value: Any, fmt: FloatFormat, bound: float | None, clamp_first: bool) -> Any:
+def held(run: Interpreter, value: Any, fmt: FloatFormat, bound: float | None, clamp_first: bool) -> Any:
+    """A value rounded to a format, with the Clip that stands before (or behind) the rounding."""
     if bound is not None and clamp_first:
         value = limited(value, bound)
     value = run.rounding(value, fmt)

@@ -85,12 +85,13 @@ class ErrorSums:
     def figures(self) -> ErrorFigures:
         """Return the core figures of everything added so far; those of the full set are None.
 
-        ``rel_l2_error`` is 0.0 when both are equal, also when both are zero or empty.
+        ``rel_l2_error`` is 0.0 when both are equal, also when both are zero or empty; against a reference of zeros
+        it is the norm of the value itself, so that a limit still says something.
         """
         relative = _relative(self._difference_sq, self._reference_sq)
         return ErrorFigures(
             count=self._count,
-            rel_l2_error=relative,
+            rel_l2_error=math.sqrt(self._difference_sq) if relative is None else relative,
             max_abs_error=self._max_abs_error,
             cosine_similarity=_cosine(self._product, self._reference_sq, self._value_sq),
             sqnr_db=sqnr_db(relative),

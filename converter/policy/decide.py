@@ -57,7 +57,8 @@ def _candidates(context: Context) -> frozenset[int]:
     found = set()
     for node_id in context.ports:
         row = context.row(node_id)
-        wanted = row is not None and row.op_class is not OpClass.WIDE
+        ports = context.ports[node_id]
+        wanted = row is not None and row.op_class is not OpClass.WIDE and "narrow" in (*ports.inputs, *ports.outputs)
         if wanted and float_ports(context.index, node_id) and not _untouched(context, node_id):
             found.add(node_id)
     return frozenset(found)
@@ -139,7 +140,8 @@ def _decision(
     index = context.index
     label, op_type = index.labels[node_id], index.nodes[node_id].op_type
     row = context.row(node_id)
-    if not float_ports(index, node_id) or _untouched(context, node_id):
+    wide = context.wide_ports(node_id)
+    if "wide" not in (*wide.inputs, *wide.outputs) or _untouched(context, node_id):
         reason = "its bodies decide" if is_structured(index, node_id) else "no FP32 computation"
         if index.outputs[node_id] and index.outputs[node_id][0] in index.constants:
             reason = "a constant, stored as its readers need it"
