@@ -132,7 +132,9 @@ class Story:
                 status="abnormal" if abnormal else "as expected",
                 module=f"encoder.layer.{block}.{name.rpartition('/')[0].replace('/', '.')}",
                 source_line="",
-                inputs=(before,) if op_type != "Add" else (before, f"/encoder/layer.{block}/attn/query/MatMul_output_0"),
+                inputs=(before,)
+                if op_type != "Add"
+                else (before, f"/encoder/layer.{block}/attn/query/MatMul_output_0"),
             )
         )
         self.decisions.append(decision(len(self.decisions), node, op_type, stored, value, 2.0**reach))
@@ -142,7 +144,9 @@ class Story:
 def decision(number: int, node: str, op_type: str, stored: str, value: str, absmax: float) -> Decision:
     if stored == "fp32":
         rule, evidence = WIDE_OPERATORS[op_type], Evidence(value, absmax**3, FP16.max_finite)
-        return Decision(number, node, op_type, stored, rule, f"{op_type} may pass the format's maximum inside", evidence)
+        return Decision(
+            number, node, op_type, stored, rule, f"{op_type} may pass the format's maximum inside", evidence
+        )
     narrow = op_type == "MatMul"
     reason = "worth a cast of its inputs" if narrow else "takes the format of its neighbours"
     return Decision(number, node, op_type, stored, "narrow" if narrow else "follow", reason)
@@ -177,8 +181,20 @@ def seen(reach: float, source: random.Random) -> ValueRange:
     for below in range(24):
         counts[max(top - below, 0)] = int(98_304 * math.exp(-((below - 3.5) ** 2) / 9) / 5.3 * source.uniform(0.9, 1.1))
     smallest = 2.0 ** (reach - 20 + source.uniform(-3, 3))
-    return ValueRange((1, 128, 768), 98_304, 12, -(2.0**reach), 2.0 ** (reach - 0.3), 2.0**reach, smallest, 0, 0, 0, False,
-                      tuple(counts))  # fmt: skip
+    return ValueRange(
+        (1, 128, 768),
+        98_304,
+        12,
+        -(2.0**reach),
+        2.0 ** (reach - 0.3),
+        2.0**reach,
+        smallest,
+        0,
+        0,
+        0,
+        False,
+        tuple(counts),
+    )
 
 
 def output(name: str, error: float, misplaced: int = 0, to: str = "fp16") -> OutputComparison:
@@ -226,16 +242,26 @@ def passing(blocks: int = 1, to: str = "fp16") -> Report:
         layers=tuple(story.layers),
         decisions=tuple(story.decisions),
         clamps=(
-            ClampOutcome(ClampSite(1, "/encoder/mask/Mul_output_0", "/encoder/mask/Mul", "cast", "beyond", 65504.0, 3.4e38), 512,
-                         1_572_864, 3.1e-4),
-            ClampOutcome(ClampSite(2, "/encoder/scale_output_0", "/encoder/scale", "output", "guard", 65504.0, 41_230.0), 0),
-        ),  # fmt: skip
+            ClampOutcome(
+                ClampSite(1, "/encoder/mask/Mul_output_0", "/encoder/mask/Mul", "cast", "beyond", 65504.0, 3.4e38),
+                512,
+                1_572_864,
+                3.1e-4,
+            ),
+            ClampOutcome(
+                ClampSite(2, "/encoder/scale_output_0", "/encoder/scale", "output", "guard", 65504.0, 41_230.0), 0
+            ),
+        ),
         constants_changed=(
-            ConstantChange("mask_value", "/encoder/mask/Mul", 1, -3.4028234663852886e38, -65504.0, "mask sentinel, saturated"),
+            ConstantChange(
+                "mask_value", "/encoder/mask/Mul", 1, -3.4028234663852886e38, -65504.0, "mask sentinel, saturated"
+            ),
             ConstantChange("fill", "/encoder/Where", 4, -math.inf, -30_000.0, "meets a fully masked row"),
         ),
         findings=(Finding("dropped", "training_info", "training information is not carried over"),),
-        repair=(RepairRound(1, last, 4.1e-3, 6.3e-4, ("/encoder/layer.0/attn/Softmax",), "its local error was largest"),),
+        repair=(
+            RepairRound(1, last, 4.1e-3, 6.3e-4, ("/encoder/layer.0/attn/Softmax",), "its local error was largest"),
+        ),
         price_list=(
             PricePoint(3, 0.99, 120_000, 2.9e-3, False, "fewest FP32 nodes"),
             PricePoint(4, 0.973, 180_000, 6.3e-4, True, "cheapest within the limit"),
@@ -252,11 +278,19 @@ def failing(blocks: int = 1, broken_block: int = 0) -> Report:
     good, last = passing(), story.layers[-1].value
     assert first.observed is not None
     reasons = (
-        VerdictReason("max_rel_l2", story.error, 2.1e-3, output=last, message=f"output {last} has a relative L2 error of "
-                      f"{story.error:.3g} in batch 1, 0.0021 is allowed; keep {first.node} FP32"),
+        VerdictReason(
+            "max_rel_l2",
+            story.error,
+            2.1e-3,
+            output=last,
+            message=f"output {last} has a relative L2 error of "
+            f"{story.error:.3g} in batch 1, 0.0021 is allowed; keep {first.node} FP32",
+        ),
         VerdictReason("nonfinite", math.nan, None, output=last, message=""),
-        VerdictReason("nonfinite", 12.0, 0.0, layer=first.node, message=f"{first.node} makes 12 NaN that FP32 does not have"),
-    )  # fmt: skip
+        VerdictReason(
+            "nonfinite", 12.0, 0.0, layer=first.node, message=f"{first.node} makes 12 NaN that FP32 does not have"
+        ),
+    )
     return replace(
         good,
         verdict=Verdict("fail", reasons),
@@ -273,7 +307,7 @@ HOSTILE = (
     "</script><img src=x onerror=\"document.title='owned'\">",
     "<!--<script>document.title='owned'</script>",
     "&lt;b&gt;&amp;\"'`|*_[x](javascript:alert(1))",
-    "=HYPERLINK(\"http://example.invalid\")",
+    '=HYPERLINK("http://example.invalid")',
     "@SUM(1)\t-2+3",
     "\x1b]8;;http://example.invalid\x1b\\click\x1b]8;;\x1b\\ \x1b[31mred",
     "abc\u202etxt.exe\u2066\u200b",
@@ -295,22 +329,32 @@ def hostile() -> Report:
         base,
         model=replace(base.model, name=bad, graph=HOSTILE[5]),
         layers=layers,
-        decisions=tuple(replace(d, node=layer.node, op_type=layer.op_type, reason=layer.node[:500], rule=HOSTILE[2])
-                        for d, layer in zip(base.decisions, layers, strict=True)),
+        decisions=tuple(
+            replace(d, node=layer.node, op_type=layer.op_type, reason=layer.node[:500], rule=HOSTILE[2])
+            for d, layer in zip(base.decisions, layers, strict=True)
+        ),
         outputs=tuple(replace(o, value=name) for o, name in zip(base.outputs, HOSTILE[:3], strict=True)),
-        verdict=Verdict("fail", tuple(VerdictReason("max_rel_l2", 1.0, 0.1, output=n, message=f"in {n[:500]}") for n in HOSTILE)),
+        verdict=Verdict(
+            "fail", tuple(VerdictReason("max_rel_l2", 1.0, 0.1, output=n, message=f"in {n[:500]}") for n in HOSTILE)
+        ),
         clamps=tuple(replace(c, site=replace(c.site, value=bad, node=bad)) for c in base.clamps),
-        constants_changed=tuple(replace(c, value=n, node=n, reason=n) for c, n in zip(base.constants_changed, HOSTILE, strict=False)),
+        constants_changed=tuple(
+            replace(c, value=n, node=n, reason=n) for c, n in zip(base.constants_changed, HOSTILE, strict=False)
+        ),
         findings=tuple(Finding(n[:100], n, n) for n in HOSTILE),
         repair=(RepairRound(1, bad, math.inf, math.nan, HOSTILE, bad),),
         price_list=(PricePoint(1, 0.5, 1, math.inf, True, bad),),
-        request=replace(base.request, overrides=tuple(PolicyOverride(node=n, origin=n) for n in HOSTILE), dynamic=HOSTILE[:2]),
+        request=replace(
+            base.request, overrides=tuple(PolicyOverride(node=n, origin=n) for n in HOSTILE), dynamic=HOSTILE[:2]
+        ),
         first_abnormal=layers[8].value,
-    )  # fmt: skip
+    )
 
 
 def _poisoned(layer: LayerComparison, name: str) -> LayerComparison:
-    return replace(layer, value=name, node=name, op_type=name[:60], module=name, source_line=name, inputs=(name, HOSTILE[0]))
+    return replace(
+        layer, value=name, node=name, op_type=name[:60], module=name, source_line=name, inputs=(name, HOSTILE[0])
+    )
 
 
 def empty() -> Report:
