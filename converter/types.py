@@ -362,6 +362,8 @@ class LayerComparison:
     """``as expected``, ``abnormal``, or ``not run`` (a branch that no batch took)."""
     module: str = ""
     source_line: str = ""
+    inputs: tuple[str, ...] = ()
+    """Names of the float values the node reads, constants left out: who to ask where an error came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,6 +453,8 @@ class ModelFacts:
     bytes: int
     weight_bytes: int
     nodes: int
+    graph: str = ""
+    """Name of the main graph, by which graph viewers find it."""
 
 
 @dataclass(frozen=True, slots=True)
