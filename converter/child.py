@@ -54,7 +54,9 @@ def _answer(
     """The final event of a request; every exception becomes an ``error``."""
     try:
         if request.get("version") != PROTOCOL_VERSION:
-            raise NarrowcastError(f"request of protocol {request.get('version')}, this engine speaks {PROTOCOL_VERSION}")
+            raise NarrowcastError(
+                f"request of protocol {request.get('version')}, this engine speaks {PROTOCOL_VERSION}"
+            )
         return {"event": "result", "exit_status": 0, **run(request, tell, crumb)}
     except NarrowcastError as error:
         return {"event": "error", "exit_status": error.exit_status, "code": error.code, "message": str(error)}

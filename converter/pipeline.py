@@ -17,9 +17,9 @@ from converter.compare.outputs import mean_interval
 from converter.compare.run import Comparison, compare
 from converter.compare.tolerances import allowed_for, named_tolerance
 from converter.compare.verdict import judge
+from converter.cost import cast_bytes, estimated_gain, narrow_share, node_flops
 from converter.environment import describe
 from converter.errors import InternalError, OptionError
-from converter.flops import node_flops
 from converter.formats import NARROW_FORMATS
 from converter.graph import ModelIndex, index_model
 from converter.operators import OperatorCatalog
@@ -37,6 +37,7 @@ from converter.search.planner import Planner
 from converter.search.repair import repair
 from converter.search.search import search
 from converter.source.onnx_file import LoadedModel, load
+from converter.source.save import OutputFailure as OutputFailure
 from converter.source.save import SavedModel, save
 from converter.source.type_propagation import propagate_types
 from converter.types import (
@@ -59,7 +60,8 @@ from converter.types import (
 Progress = Callable[[str, int, int], None]
 
 
-def _quiet(stage: str, done: int, total: int) -> None:
+def quiet(stage: str, done: int, total: int) -> None:
+    """Progress for nobody."""
     del stage, done, total
 
 
@@ -98,7 +100,7 @@ def convert(
     request: ConversionRequest | None = None,
     *,
     output: str | Path | None = None,
-    progress: Progress = _quiet,
+    progress: Progress = quiet,
     threads: Threads | None = None,
     breadcrumb: Callable[[str], None] | None = None,
     **options: Any,
@@ -119,12 +121,13 @@ def convert(
     run = Run(request, progress, threads or Threads(), breadcrumb)
     with run.stage("load"):
         loaded = load(model, catalog())
-        batches = None if samples is None else Batches(_listed(samples), loaded.index)
+        batches = None if samples is None else Batches(listed(samples), loaded.index)
     run.findings += loaded.findings
     return _Conversion(run, loaded, batches).result(output)
 
 
-def _listed(samples: Sequence[Source] | Source) -> list[Source]:
+def listed(samples: Sequence[Source] | Source) -> list[Source]:
+    """One batch or several, as a list."""
     single = isinstance(samples, str | Path | Mapping)
     return [samples] if single else list(samples)  # type: ignore[list-item, arg-type]
 
@@ -178,7 +181,7 @@ class _Conversion:
         with run.stage("decide"):
             context = Context(self.index, request, self.ranges, measure)
             plan = decide(context)
-            exact = _exact_nodes(context)
+            exact = exact_nodes(context)
             expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
             limits = self._limits(expected)
         compared: Comparison | None = None
@@ -199,7 +202,7 @@ class _Conversion:
                 self._verify(written, compared)
             saved = save(rewritten.model, output, external, self.loaded.training, changed) if output else None
         report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, compared)
-        return Conversion(None if saved else rewritten.model, report, str(output) if output else None)
+        return Conversion(None if saved else rewritten.model, report, saved.files if saved else ())
 
     def _limits(self, expected: Mapping[int, float]) -> Mapping[str, OutputTolerance]:
         """The limits of each output; the rounding model speaks of the first plan, whatever repair makes of it."""
@@ -248,8 +251,8 @@ class _Conversion:
         flops = node_flops(self.index, self.ranges)
         return PricePoint(
             wide_nodes=sum(d.format == "fp32" for d in evaluation.plan.decisions),
-            narrow_flops_share=_narrow_share(flops, evaluation.plan),
-            cast_bytes=_cast_bytes(evaluation.plan, self.ranges),
+            narrow_flops_share=narrow_share(flops, evaluation.plan),
+            cast_bytes=cast_bytes(evaluation.plan, self.ranges),
             rel_l2_error=evaluation.rel_l2_error,
             chosen=chosen,
         )
@@ -264,34 +267,8 @@ class _Conversion:
         if compared is None:
             return Verdict("unchecked"), ()
         with self.run.stage("judge"):
-            outputs = tuple(self._output_row(plan, compared, name, limits[name], expected) for name in compared.outputs)
+            outputs = output_rows(self.index, plan, compared, limits, expected)
             return judge(outputs, compared.failures), outputs
-
-    def _output_row(
-        self,
-        plan: PrecisionPlan,
-        compared: Comparison,
-        name: str,
-        allowed: OutputTolerance,
-        expected: Mapping[int, float],
-    ) -> OutputComparison:
-        record = compared.outputs[name]
-        value = next(v for v in self.index.model.graph.outputs if v.name == name)
-        value_id = self.index.id_of(value)
-        mean, interval = mean_interval(record.errors)
-        return OutputComparison(
-            value=name,
-            format=build.stored_format(self.index, plan, value_id),
-            type_string=self.index.types[value_id] or "",
-            shape=record.shape,
-            figures=record.figures,
-            expected_rel_l2=expected.get(value_id),
-            allowed=allowed,
-            mismatches=record.mismatches,
-            worst_batch=record.worst_batch,
-            mean_rel_l2=mean,
-            mean_rel_l2_interval=interval,
-        )
 
     def _layers(self, plan: PrecisionPlan, compared: Comparison | None, exact: frozenset[int]) -> Any:
         expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
@@ -368,9 +345,9 @@ class _Conversion:
             clamps=rewritten.clamps,
             bytes_before=facts.bytes,
             bytes_after=converted.bytes if converted else _weight_bytes(rewritten),
-            narrow_flops_share=_narrow_share(flops, plan),
+            narrow_flops_share=narrow_share(flops, plan),
             search_evaluations=run.evaluations,
-            estimated_gain=_estimated_gain(self.index, plan, self.ranges),
+            estimated_gain=estimated_gain(self.index, plan, self.ranges),
         )
         return Report(
             verdict=verdict,
@@ -402,6 +379,37 @@ class _Conversion:
                 yield Finding("reference-nonfinite", name, text)
 
 
+def output_rows(
+    index: ModelIndex,
+    plan: PrecisionPlan,
+    compared: Comparison,
+    limits: Mapping[str, OutputTolerance],
+    expected: Mapping[int, float],
+) -> tuple[OutputComparison, ...]:
+    """Every graph output with its figures, its limits and the statistics over batches."""
+    rows = []
+    for value in index.model.graph.outputs:
+        record = compared.outputs[value.name or ""]
+        value_id = index.id_of(value)
+        mean, interval = mean_interval(record.errors)
+        rows.append(
+            OutputComparison(
+                value=record.name,
+                format=build.stored_format(index, plan, value_id),
+                type_string=index.types[value_id] or "",
+                shape=record.shape,
+                figures=record.figures,
+                expected_rel_l2=expected.get(value_id),
+                allowed=limits[record.name],
+                mismatches=record.mismatches,
+                worst_batch=record.worst_batch,
+                mean_rel_l2=mean,
+                mean_rel_l2_interval=interval,
+            )
+        )
+    return tuple(rows)
+
+
 def same_bits(expected: Any, got: Any) -> bool:
     """Equality bit for bit, NaN payloads aside."""
     if isinstance(expected, list):
@@ -413,7 +421,8 @@ def same_bits(expected: Any, got: Any) -> bool:
     return True
 
 
-def _exact_nodes(context: Context) -> frozenset[int]:
+def exact_nodes(context: Context) -> frozenset[int]:
+    """Nodes whose operator never rounds."""
     rows = ((n, context.row(n)) for n in range(len(context.index.nodes)))
     return frozenset(n for n, row in rows if row is not None and row.op_class is OpClass.EXACT)
 
@@ -429,36 +438,3 @@ def _still_wide(value: Any) -> bool:
 def _weight_bytes(rewritten: Rewritten) -> int:
     values = rewritten.model.graph.initializers.values()
     return sum(int(v.const_value.nbytes) for v in values if v.const_value is not None)
-
-
-def _narrow_share(flops: Mapping[int, float], plan: PrecisionPlan) -> float:
-    total = sum(flops.values())
-    narrow = plan.narrow_nodes()
-    return sum(f for n, f in flops.items() if n in narrow) / total if total else 0.0
-
-
-def _elements(ranges: Mapping[int, ValueRange], value_id: int) -> int:
-    seen = ranges.get(value_id)
-    return int(np.prod(seen.shape, dtype=np.int64)) if seen is not None else 0
-
-
-def _cast_bytes(plan: PrecisionPlan, ranges: Mapping[int, ValueRange]) -> int:
-    """Bytes read and written by all casts."""
-    wide, narrow = 4, NARROW_FORMATS[plan.to].itemsize
-    return sum(_elements(ranges, c.value_id) * (wide + narrow) for c in plan.casts)
-
-
-def _estimated_gain(index: ModelIndex, plan: PrecisionPlan, ranges: Mapping[int, ValueRange]) -> float:
-    """Memory traffic of weights and activations before over after, casts included."""
-    before = after = 0.0
-    for value_id, tensor in index.constants.items():
-        if index.is_wide(value_id):
-            narrow = [r for r in index.readers[value_id] if plan.reads.get(r) == plan.to]
-            before += tensor.nbytes
-            after += tensor.nbytes / 2 if narrow and len(narrow) == len(index.readers[value_id]) else tensor.nbytes
-    for value_id, stored in plan.stored.items():
-        size = 4.0 * _elements(ranges, value_id)
-        before += size
-        after += size / 2 if stored == plan.to else size
-    after += _cast_bytes(plan, ranges)
-    return before / after if after else 1.0

@@ -533,9 +533,9 @@ class Report:
 class Conversion:
     """What ``converter.convert`` returns: the mixed model and the report.
 
-    ``model`` is None when the result was written straight to ``output``.
+    ``model`` is None when the result was written: ``files`` are its paths, the model first, external data after.
     """
 
     model: ir.Model | None
     report: Report
-    output: str | None = None
+    files: tuple[str, ...] = ()

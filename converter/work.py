@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from converter import pipeline
+from converter import inspection, pipeline, validation
 from converter.errors import OptionError
 from converter.report import view
 from converter.report.json_view import read_report, to_json
@@ -54,7 +54,7 @@ def _convert(request: Mapping[str, Any], common: Mapping[str, Any]) -> Mapping[s
 
 
 def _validate(request: Mapping[str, Any], common: Mapping[str, Any]) -> Mapping[str, Any]:
-    report = pipeline.validate(
+    report = validation.validate(
         request["reference"],
         request["model"],
         request.get("samples") or None,
@@ -65,7 +65,7 @@ def _validate(request: Mapping[str, Any], common: Mapping[str, Any]) -> Mapping[
 
 
 def _inspect(request: Mapping[str, Any], common: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = pipeline.inspect(
+    found = inspection.inspect(
         request["model"],
         request.get("samples") or None,
         request_from_options(request.get("options") or {}),

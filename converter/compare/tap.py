@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from converter.formats import FloatFormat
-from converter.graph import ModelIndex
+from converter.graph import ModelIndex, holds_floats
 from converter.numerics.error_sums import ErrorSums, worst
 from converter.numerics.full_metrics import combine_full, full_figures
 from converter.runtime.formatting import FormatSpec, limited
@@ -27,7 +27,7 @@ class AccumulatedTap:
         self._index = index
         self._spec = spec
         self._every_metric = every_metric
-        self._floats = [t is not None and t in _FLOATS for t in index.types]
+        self._floats = [holds_floats(t) for t in index.types]
         self._sums: dict[int, ErrorSums] = {}
         self._full: dict[int, list[ErrorFigures]] = {}
         self.worst: dict[int, ErrorFigures] = {}
@@ -42,6 +42,9 @@ class AccumulatedTap:
         if not self._floats[value_id] or len(values) < 2:
             return
         reference, mixed = values[0], values[1]
+        if isinstance(reference, list) and isinstance(mixed, list):
+            self._add_sequence(value_id, reference, mixed)
+            return
         if not isinstance(reference, np.ndarray) or not isinstance(mixed, np.ndarray):
             return
         self.shapes[value_id] = reference.shape
@@ -59,6 +62,14 @@ class AccumulatedTap:
         if self._every_metric and fmt is not None:
             self._full.setdefault(value_id, []).append(full_figures(sums.figures(), reference, mixed, fmt))
 
+    def _add_sequence(self, value_id: int, reference: list[Any], mixed: list[Any]) -> None:
+        """Add the elements of a sequence one by one; a sequence of another length is a finding of the run."""
+        self.shapes[value_id] = (len(reference),)
+        if [np.shape(e) for e in reference] == [np.shape(e) for e in mixed]:
+            sums = self._sums.setdefault(value_id, ErrorSums())
+            for element, other in zip(reference, mixed, strict=True):
+                sums.add(element, other, None)
+
     def step(self, run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
         """Nothing to do before a step."""
 
@@ -71,9 +82,6 @@ class AccumulatedTap:
             self.worst[value_id] = worst(self.worst[value_id], figures) if value_id in self.worst else figures
         self._sums.clear()
         self._full.clear()
-
-
-_FLOATS = frozenset(("tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"))
 
 
 class LocalTap:

@@ -1,13 +1,16 @@
-"""Floating-point operations of matrix products and convolutions, from the shapes that were seen."""
+"""What a plan costs and gains: floating-point operations, cast bytes, memory traffic, from shapes that were seen."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
+from converter.formats import FP32, NARROW_FORMATS
 from converter.graph import ModelIndex
 from converter.operators import canonical_domain
-from converter.types import ValueRange
+from converter.types import PrecisionPlan, ValueRange
 
 Shape = tuple[int, ...]
 
@@ -86,3 +89,39 @@ _COUNTERS: dict[str, Callable[[list[Shape | None], list[Shape | None]], float]] 
     "GRU": _recurrent,
     "RNN": _recurrent,
 }
+
+
+def narrow_share(flops: Mapping[int, float], plan: PrecisionPlan) -> float:
+    """Share of the operations that run in the narrow format; 0.0 for a model without matrix products."""
+    total = sum(flops.values())
+    narrow = plan.narrow_nodes()
+    return sum(f for n, f in flops.items() if n in narrow) / total if total else 0.0
+
+
+def cast_bytes(plan: PrecisionPlan, ranges: Mapping[int, ValueRange]) -> int:
+    """Bytes that all casts of a plan read and write, per batch."""
+    each = FP32.itemsize + NARROW_FORMATS[plan.to].itemsize
+    return sum(_elements(ranges, c.value_id) * each for c in plan.casts)
+
+
+def estimated_gain(index: ModelIndex, plan: PrecisionPlan, ranges: Mapping[int, ValueRange]) -> float:
+    """Memory traffic of weights and activations before over after, casts included: a model, not a measurement."""
+    before = after = 0.0
+    ratio = NARROW_FORMATS[plan.to].itemsize / FP32.itemsize
+    for value_id, tensor in index.constants.items():
+        if index.is_wide(value_id):
+            readers = index.readers[value_id]
+            narrow = bool(readers) and all(plan.reads.get(r) == plan.to for r in readers)
+            before += tensor.nbytes
+            after += tensor.nbytes * (ratio if narrow else 1)
+    for value_id, stored in plan.stored.items():
+        size = float(FP32.itemsize * _elements(ranges, value_id))
+        before += size
+        after += size * (ratio if stored == plan.to else 1)
+    after += cast_bytes(plan, ranges)
+    return before / after if after else 1.0
+
+
+def _elements(ranges: Mapping[int, ValueRange], value_id: int) -> int:
+    seen = ranges.get(value_id)
+    return int(np.prod(seen.shape, dtype=np.int64)) if seen is not None else 0
