@@ -23,6 +23,7 @@ from converter.errors import InternalError, OptionError
 from converter.formats import NARROW_FORMATS
 from converter.graph import ModelIndex, index_model
 from converter.operators import OperatorCatalog
+from converter.opset import raise_if_needed
 from converter.policy.context import Context
 from converter.policy.decide import decide
 from converter.ranges.batches import Batches, Source
@@ -79,6 +80,10 @@ class Run:
     prices: list[PricePoint] = field(default_factory=list)
     evaluations: int = 0
 
+    def interpreter(self, index: ModelIndex) -> Interpreter:
+        """An interpreter for a model under this run's settings."""
+        return Interpreter(index, self.threads, self.request.profile, self.request.seed, self.breadcrumb)
+
     @contextmanager
     def stage(self, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:
         """Time a stage and tell its progress."""
@@ -120,10 +125,18 @@ def convert(
     check_request(request, samples is not None)
     run = Run(request, progress, threads or Threads(), breadcrumb)
     with run.stage("load"):
-        loaded = load(model, catalog())
+        known = catalog()
+        loaded = load(model, known)
         batches = None if samples is None else Batches(listed(samples), loaded.index)
-    run.findings += loaded.findings
-    return _Conversion(run, loaded, batches).result(output)
+        raised = raise_if_needed(
+            loaded,
+            lambda: load(model, known),
+            request.to,
+            None if batches is None else lambda: (batch.feeds for batch in batches),
+            run.interpreter,
+        )
+    run.findings += [*raised.loaded.findings, *raised.findings]
+    return _Conversion(run, raised.loaded, batches).result(output)
 
 
 def listed(samples: Sequence[Source] | Source) -> list[Source]:
@@ -166,7 +179,7 @@ class _Conversion:
         self.loaded = loaded
         self.index: ModelIndex = loaded.index
         self.batches = batches
-        self.interpreter = Interpreter(self.index, run.threads, run.request.profile, run.request.seed, run.breadcrumb)
+        self.interpreter = run.interpreter(self.index)
         self.ranges: dict[int, ValueRange] = {}
 
     def feeds(self) -> Iterator[Mapping[str, Any]]:

@@ -71,7 +71,7 @@ def validate(
         batches = Batches(listed(samples), given.index)
     request = _with_tolerance(run.request, other.index)
     run.request = request
-    left, right = (_interpreter(run, index) for index in (given.index, other.index))
+    left, right = (run.interpreter(index) for index in (given.index, other.index))
     with run.stage("observe", len(batches)) as done:
         ranges = observe(left, batches, done)
     spec = declared_formats(other.index, "candidate")
@@ -119,10 +119,6 @@ def validate(
         batches=len(batches),
         timings=run.timings,
     )
-
-
-def _interpreter(run: Run, index: ModelIndex) -> Interpreter:
-    return Interpreter(index, run.threads, run.request.profile, run.request.seed, run.breadcrumb)
 
 
 def _with_tolerance(request: ConversionRequest, candidate: ModelIndex) -> ConversionRequest:
