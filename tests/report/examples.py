@@ -229,6 +229,40 @@ def summary(story: Story) -> Summary:
     return Summary(total + 40, total, total - wide, 2 * wide + 2, 2, GIVEN.bytes, MADE.bytes, 0.973, 0, 1.91)
 
 
+CLAMPS = (
+    ClampOutcome(
+        ClampSite(1, "/encoder/mask/Mul_output_0", "/encoder/mask/Mul", "cast", "beyond", 65504.0, 3.4e38),
+        512,
+        1_572_864,
+        3.1e-4,
+    ),
+    ClampOutcome(ClampSite(2, "/encoder/scale_output_0", "/encoder/scale", "output", "guard", 65504.0, 41_230.0), 0),
+)
+
+CONSTANTS_CHANGED = (
+    ConstantChange("mask_value", "/encoder/mask/Mul", 1, -3.4028234663852886e38, -65504.0, "mask sentinel, saturated"),
+    ConstantChange("fill", "/encoder/Where", 4, -math.inf, -30_000.0, "meets a fully masked row"),
+)
+
+FINDINGS = (Finding("dropped", "training_info", "training information is not carried over"),)
+
+REPAIR = (
+    RepairRound(
+        1,
+        "/encoder/layer.0/norm/LayerNormalization_output_0",
+        4.1e-3,
+        6.3e-4,
+        ("/encoder/layer.0/attn/Softmax",),
+        "its local error was largest",
+    ),
+)
+
+PRICE_LIST = (
+    PricePoint(3, 0.99, 120_000, 2.9e-3, False, "fewest FP32 nodes"),
+    PricePoint(4, 0.973, 180_000, 6.3e-4, True, "cheapest within the limit"),
+)
+
+
 def passing(blocks: int = 1, to: str = "fp16") -> Report:
     story = Story(blocks, seed=1, to=to).tell()
     last = story.layers[-1].value
@@ -250,31 +284,11 @@ def passing(blocks: int = 1, to: str = "fp16") -> Report:
         ),
         layers=tuple(story.layers),
         decisions=tuple(story.decisions),
-        clamps=(
-            ClampOutcome(
-                ClampSite(1, "/encoder/mask/Mul_output_0", "/encoder/mask/Mul", "cast", "beyond", 65504.0, 3.4e38),
-                512,
-                1_572_864,
-                3.1e-4,
-            ),
-            ClampOutcome(
-                ClampSite(2, "/encoder/scale_output_0", "/encoder/scale", "output", "guard", 65504.0, 41_230.0), 0
-            ),
-        ),
-        constants_changed=(
-            ConstantChange(
-                "mask_value", "/encoder/mask/Mul", 1, -3.4028234663852886e38, -65504.0, "mask sentinel, saturated"
-            ),
-            ConstantChange("fill", "/encoder/Where", 4, -math.inf, -30_000.0, "meets a fully masked row"),
-        ),
-        findings=(Finding("dropped", "training_info", "training information is not carried over"),),
-        repair=(
-            RepairRound(1, last, 4.1e-3, 6.3e-4, ("/encoder/layer.0/attn/Softmax",), "its local error was largest"),
-        ),
-        price_list=(
-            PricePoint(3, 0.99, 120_000, 2.9e-3, False, "fewest FP32 nodes"),
-            PricePoint(4, 0.973, 180_000, 6.3e-4, True, "cheapest within the limit"),
-        ),
+        clamps=CLAMPS,
+        constants_changed=CONSTANTS_CHANGED,
+        findings=FINDINGS,
+        repair=REPAIR,
+        price_list=PRICE_LIST,
         batches=2,
         timings={"load": 0.21, "observe": 1.52, "decide": 0.03, "rewrite": 0.4, "compare": 2.75},
     )
