@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from converter.compare.expected import expected_errors
+from converter.compare.expected import expected_errors, measured_gains
 from converter.compare.outputs import mean_interval
 from converter.compare.run import Comparison, compare
 from converter.compare.tolerances import allowed_for, named_tolerance
@@ -74,6 +74,7 @@ class Run:
     progress: Progress
     threads: Threads = field(default_factory=Threads)
     breadcrumb: Callable[[str], None] | None = None
+    checked_batches: int = 1
     timings: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     rounds: list[RepairRound] = field(default_factory=list)
@@ -108,13 +109,15 @@ def convert(
     progress: Progress = quiet,
     threads: Threads | None = None,
     breadcrumb: Callable[[str], None] | None = None,
+    checked_batches: int = 1,
     **options: Any,
 ) -> Conversion:
     """Convert an FP32 model to mixed FP16/BF16 and prove it on sample batches.
 
     ``options`` are fields of ``ConversionRequest`` (``to="bf16"``, ``overflow="widen"`` ...).  With ``output`` the
     model is written there (external data beside it when the given model had some) and ``Conversion.model`` is
-    None; without it the mixed ``onnx_ir.Model`` is returned.
+    None; without it the mixed ``onnx_ir.Model`` is returned.  On the first ``checked_batches`` batches the rewritten
+    graph itself is run too and must give the same bits as the plan that was compared.
 
     Raises:
         InputError: the model, a batch or an option is wrong; the message names the culprit.
@@ -123,7 +126,7 @@ def convert(
     request = replace(request or ConversionRequest(), **options)
     request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
     check_request(request, samples is not None)
-    run = Run(request, progress, threads or Threads(), breadcrumb)
+    run = Run(request, progress, threads or Threads(), breadcrumb, checked_batches)
     with run.stage("load"):
         known = catalog()
         loaded = load(model, known)
@@ -258,7 +261,8 @@ class _Conversion:
     def _compare(self, plan: PrecisionPlan, progress: Callable[[int], None]) -> Comparison:
         spec = planned_formats(self.index, plan)
         every = self.request.metrics == "all"
-        return compare(self.interpreter, spec, self.feeds(), every_metric=every, progress=progress)
+        keep = self.run.checked_batches
+        return compare(self.interpreter, spec, self.feeds(), every_metric=every, keep=keep, progress=progress)
 
     def _price_point(self, evaluation: Any, chosen: bool) -> PricePoint:
         flops = node_flops(self.index, self.ranges)
@@ -284,7 +288,9 @@ class _Conversion:
             return judge(outputs, compared.failures), outputs
 
     def _layers(self, plan: PrecisionPlan, compared: Comparison | None, exact: frozenset[int]) -> Any:
-        expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
+        spec = planned_formats(self.index, plan)
+        gains = measured_gains(self.index, spec, exact, compared.local) if compared else {}
+        expected = expected_errors(self.index, spec, exact, gains)
         evidence = build.LayerEvidence(
             accumulated=compared.accumulated if compared else {},
             local=compared.local if compared else {},
@@ -306,20 +312,19 @@ class _Conversion:
         return written
 
     def _verify(self, written: ModelIndex, compared: Comparison) -> None:
-        """Run the rewritten graph on the first batch: it must give the bits the plan promised."""
-        interpreter = Interpreter(
-            written, self.run.threads, self.request.profile, self.request.seed, self.run.breadcrumb
-        )
+        """Run the rewritten graph on the first batches: it must give the bits the plan promised."""
+        interpreter = self.run.interpreter(written)
         spec: FormatSpec = declared_formats(written)
-        result = interpreter.run(next(self.feeds()), [spec])
-        got = result.outputs[0]
-        if compared.first_outputs is None or got is None:
-            return
-        for name, expected in compared.first_outputs.items():
-            if not same_bits(expected, got[name]):
-                raise InternalError(
-                    f"output '{name}' of the rewritten model differs from its plan's; this is a bug in narrowcast"
-                )
+        for feeds, promised in zip(self.feeds(), compared.kept_outputs, strict=False):
+            if promised is None:
+                continue
+            got = interpreter.run(feeds, [spec]).outputs[0]
+            assert got is not None
+            for name, expected in promised.items():
+                if not same_bits(expected, got[name]):
+                    raise InternalError(
+                        f"output '{name}' of the rewritten model differs from its plan's; this is a bug in narrowcast"
+                    )
 
     def _report(
         self,
