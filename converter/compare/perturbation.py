@@ -105,7 +105,9 @@ class PerturbationTap:
         finite = array[np.isfinite(array)]
         scale = float(np.sqrt(np.mean(np.square(finite, dtype=np.float64)))) if finite.size else 0.0
         noise = np.resize(self._noise, array.shape)
-        return array + np.float32(scale * self._fmt.unit_roundoff) * noise
+        # A short sample's own norm is off by a few per cent, which over a thousand nodes would be everything.
+        norm = float(np.sqrt(np.mean(np.square(noise, dtype=np.float64)))) if noise.size else 1.0
+        return array + np.float32(scale * self._fmt.unit_roundoff / (norm or 1.0)) * noise
 
     def _constant_error(self, run: Interpreter, value_id: int, array: Any) -> None:
         if value_id not in self._constants:
