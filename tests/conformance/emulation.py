@@ -7,6 +7,7 @@ come from the file and from onnx's inference, never from the engine.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -158,9 +159,9 @@ def _widen_attributes(node: NodeProto) -> None:
         elif attribute.type == AttributeProto.INT and attribute.i in NARROW:
             if attribute.name in _TYPE_ATTRIBUTES or (node.op_type == "Cast" and attribute.name == "to"):
                 attribute.i = TensorProto.FLOAT
-    if node.op_type == "Cast":
-        for extra in [a for a in node.attribute if a.name in ("saturate", "round_mode")]:
-            node.attribute.remove(extra)
+                if node.op_type == "Cast":
+                    for extra in [a for a in node.attribute if a.name in ("saturate", "round_mode")]:
+                        node.attribute.remove(extra)
 
 
 class Runnable:
@@ -176,7 +177,7 @@ class Runnable:
         self._session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Outputs by name; ``OrtValue`` for what NumPy cannot hold."""
+        """Outputs by name; ml_dtypes arrays for what NumPy itself lacks."""
         inputs = [*self._session.get_inputs(), *self._session.get_overridable_initializers()]
         given = {i.name: _as_typed(feeds[i.name], i.type) for i in inputs if i.name in feeds}
         names = [o.name for o in self._session.get_outputs()]
@@ -196,19 +197,24 @@ def _as_typed(value: Any, kind: str) -> Any:
 
 
 def _native(value: Any) -> ort.OrtValue:
-    value = np.ascontiguousarray(value).reshape(value.shape)
-    try:
-        return ort.OrtValue.ortvalue_from_numpy(value)
-    except (RuntimeError, ValueError):
-        element = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(value, element)
+    """An ``OrtValue``; elements that NumPy lacks are copied in as ONNX stores them (4-bit ones in pairs)."""
+    if value.dtype.isbuiltin == 1:
+        return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value).reshape(value.shape))
+    tensor = onnx.numpy_helper.from_array(value)
+    native = ort.OrtValue.ortvalue_from_shape_and_type(list(value.shape), tensor.data_type)
+    ctypes.memmove(native.data_ptr(), tensor.raw_data, len(tensor.raw_data))
+    return native
 
 
 def _plain(value: ort.OrtValue) -> Any:
-    try:
-        return value.numpy() if value.is_tensor() else list(value.numpy())
-    except RuntimeError:
-        return value
+    if not value.is_tensor():
+        return list(value.numpy())
+    if value.data_type() == "tensor(string)":
+        return value.numpy()
+    content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return onnx.numpy_helper.to_array(
+        TensorProto(data_type=value.element_type(), dims=value.shape(), raw_data=content)
+    )
 
 
 def all_nodes(model: ModelProto) -> Iterable[tuple[GraphProto, NodeProto]]:
