@@ -22,6 +22,7 @@ from converter.environment import describe
 from converter.errors import InternalError, OptionError
 from converter.formats import NARROW_FORMATS
 from converter.graph import ModelIndex, index_model
+from converter.numerics.exact import differing
 from converter.operators import OperatorCatalog
 from converter.opset import raise_if_needed
 from converter.policy.context import Context
@@ -403,7 +404,7 @@ def same_bits(expected: Any, got: Any) -> bool:
     if isinstance(expected, np.ndarray):
         if not isinstance(got, np.ndarray) or expected.shape != got.shape:
             return False
-        return bool(np.array_equal(expected, got, equal_nan=expected.dtype.kind == "f"))
+        return expected.dtype == got.dtype and not differing(expected, got)
     return True
 
 

@@ -21,6 +21,7 @@ from converter.compare.tap import held
 from converter.formats import FloatFormat
 from converter.graph import ModelIndex
 from converter.numerics.error_sums import DifferenceNorm
+from converter.numerics.exact import is_measured
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.program import Step
 from converter.runtime.session import KernelFailure
@@ -144,7 +145,7 @@ class PerturbationTap:
         if not isinstance(result, np.ndarray) or result.shape != reference.shape:
             if rounded:
                 self._flips[edge] = (1, 1)
-        elif reference.dtype.kind == "f":
+        elif is_measured(reference):
             norms.setdefault(edge, DifferenceNorm()).add(reference, result)
             if rounded and bool(np.any(np.isfinite(reference) != np.isfinite(result))):
                 self._flips[edge] = (1, 1)
