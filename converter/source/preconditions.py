@@ -53,10 +53,11 @@ def check_graph(proto: onnx.ModelProto) -> None:
     """
     if not proto.graph.output:
         raise ModelError("the model has no outputs, so there is nothing to convert or compare; mark its outputs")
-    _check_scope(proto.graph, frozenset())
+    opset = next((o.version for o in proto.opset_import if canonical_domain(o.domain) == ""), 0)
+    _check_scope(proto.graph, frozenset(), opset)
 
 
-def _check_scope(graph: onnx.GraphProto, outer: frozenset[str]) -> None:
+def _check_scope(graph: onnx.GraphProto, outer: frozenset[str], opset: int) -> None:
     """A body's inputs and initializers may hide an outer name; what its nodes make may not."""
     made = _unique((v.name for v in graph.input), "input") | _unique((t.name for t in graph.initializer), "initializer")
     for node in graph.node:
@@ -69,12 +70,45 @@ def _check_scope(graph: onnx.GraphProto, outer: frozenset[str]) -> None:
     visible = outer | made
     for node in graph.node:
         _check_reads(node, node.input, visible)
+        if canonical_domain(node.domain) == "" and node.op_type in _BODIES:
+            _check_control_flow(node, opset)
         for body in _bodies(node):
-            _check_scope(body, visible)
+            _check_scope(body, visible, opset)
     for value in graph.output:
         if value.name not in made:
             raise ModelError(f"output '{value.name}' of graph '{graph.name}' is never made; remove or connect it")
     _check_order(graph)
+
+
+_BODIES = {
+    "If": ("then_branch", "else_branch"),
+    "Loop": ("body",),
+    "Scan": ("body",),
+    "SequenceMap": ("body",),
+}
+
+
+def _check_control_flow(node: onnx.NodeProto, opset: int) -> None:
+    """Check what running a node with bodies relies on: its bodies, and how many values go in and out of them."""
+    attributes = {a.name: a for a in node.attribute}
+    bodies = [attributes[name].g for name in _BODIES[node.op_type] if name in attributes]
+    if len(bodies) < len(_BODIES[node.op_type]):
+        raise ModelError(f"{_title(node)} lacks a body ({', '.join(_BODIES[node.op_type])}); the file is damaged")
+    given, handed_out = len(node.input), 0
+    if node.op_type == "If":
+        given = 0 if given == 1 else -1
+    elif node.op_type == "Loop":
+        handed_out = 1
+        given = given if given > 1 else -1
+    elif node.op_type == "Scan":
+        lengths = 1 if opset < 9 else 0  # Scan of opset 8 has sequence lengths in front
+        given = given - lengths if "num_scan_inputs" in attributes else -1
+    for body in bodies:
+        if len(body.input) != given or len(body.output) < len(node.output) + handed_out:
+            raise ModelError(
+                f"{_title(node)} has {len(node.input)} inputs and {len(node.output)} outputs, which do not fit its "
+                f"body '{body.name}' with {len(body.input)} and {len(body.output)}; the file is damaged"
+            )
 
 
 def _unique(names: Iterable[str], what: str) -> set[str]:

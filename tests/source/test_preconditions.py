@@ -173,3 +173,67 @@ class TestOrder:
               h = Relu(y)
             }""")
         assert "needs its own result" in refusal(proto)
+
+
+class TestControlFlow:
+    """What the interpreter relies on when it walks bodies itself."""
+
+    LOOP = """
+        g (float[2] x, int64 n) => (float[2] y) {
+          [turn] y = Loop(n, , x) <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] z)
+                                   { d = Identity(c)  z = Neg(h) }> }"""
+    SCAN = """
+        g (float[2] x, float[3, 2] q) => (float[2] y, float[3, 2] s) {
+          [walk] y, s = Scan<num_scan_inputs = 1, body = b (float[2] h, float[2] e) => (float[2] o, float[2] r)
+                                                         { o = Add(h, e)  r = Neg(e) }>(x, q) }"""
+    IF = """
+        g (float[2] x, bool c) => (float[2] y) {
+          [choose] y = If(c) <then_branch = t () => (float[2] u) { u = Neg(x) },
+                              else_branch = e () => (float[2] v) { v = Abs(x) }> }"""
+
+    @pytest.mark.parametrize("text", [LOOP, SCAN, IF])
+    def test_whole_ones_are_fine(self, text: str) -> None:
+        check_graph(model(text))
+
+    def test_a_scan_of_opset_8(self) -> None:
+        check_graph(model(self.SCAN.replace("(x, q)", "(, x, q)"), 8))
+
+    @pytest.mark.parametrize(
+        ("text", "where", "names"),
+        [(LOOP, "node 'turn' (Loop)", "body"), (SCAN, "node 'walk' (Scan)", "body"),
+         (IF, "node 'choose' (If)", "then_branch, else_branch")],
+    )  # fmt: skip
+    def test_a_body_that_is_not_there(self, text: str, where: str, names: str) -> None:
+        proto = model(text)
+        last = next(a for a in proto.graph.node[0].attribute if a.type == onnx.AttributeProto.GRAPH)
+        proto.graph.node[0].attribute.remove(last)
+        assert refusal(proto) == f"{where} lacks a body ({names}); the file is damaged"
+
+    def test_a_loop_without_a_condition(self) -> None:
+        proto = model("""
+            g (float[2] x, int64 n) => (float[N, 2] s) {
+              [turn] s = Loop(n) <body = b (int64 i, bool c) => (bool d, float[2] r) { d = Identity(c)  r = Neg(x) }>
+            }""")
+        assert refusal(proto) == (
+            "node 'turn' (Loop) has 1 inputs and 1 outputs, which do not fit its body 'b' with 2 and 2; "
+            "the file is damaged"
+        )
+
+    @pytest.mark.parametrize("text", [LOOP, SCAN, IF])
+    def test_an_input_too_many_or_too_few(self, text: str) -> None:
+        for change in (lambda names: names.append("x"), lambda names: names.pop()):
+            proto = model(text)
+            change(proto.graph.node[0].input)
+            assert "which do not fit its body" in refusal(proto)
+
+    @pytest.mark.parametrize("text", [LOOP, SCAN, IF])
+    def test_an_output_too_many(self, text: str) -> None:
+        proto = model(text)
+        proto.graph.node[0].output.append("more")
+        assert "which do not fit its body" in refusal(proto)
+
+    def test_a_scan_that_does_not_say_what_it_scans(self) -> None:
+        proto = model(self.SCAN)
+        attribute = next(a for a in proto.graph.node[0].attribute if a.name == "num_scan_inputs")
+        proto.graph.node[0].attribute.remove(attribute)
+        assert "which do not fit its body" in refusal(proto)
