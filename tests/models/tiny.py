@@ -195,7 +195,8 @@ TINY = (
     Tiny("constants", "every way to write a constant",
          """g (float[2, 2] x, int64[1] n) => (float[2, 2] y) {
               a = Constant<value_float = 1.5>()  b = Constant<value_floats = [0.5, 0.25]>()
-              c = Constant<value = float[2] {2, 3}>()  z = ConstantOfShape(n)  o = ConstantOfShape<value = float[1] {1}>(n)
+              c = Constant<value = float[2] {2, 3}>()
+              z = ConstantOfShape(n)  o = ConstantOfShape<value = float[1] {1}>(n)
               h = MatMul(x, x)  i = Mul(h, a)  j = Add(i, b)  k = Mul(j, c)  l = Add(k, z)  y = Mul(l, o) }""",
          given={"n": [2]}),
     Tiny("defaults", "a weight that the caller may replace",

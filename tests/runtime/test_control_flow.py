@@ -54,7 +54,8 @@ X = floats([1, -2])
         ),
         (
             """g (float[2] x, int64 n) => (float[2] y, float[K, 2] s) {
-                 y, s = Loop(n, , x) <body = b (int64 i, bool c, float[2] h) => (bool c, float[2] h, float[2] h) { }> }""",
+                 y, s = Loop(n, , x) <body = b (int64 i, bool c, float[2] h)
+                                       => (bool c, float[2] h, float[2] h) { }> }""",
             {"x": X, "n": np.array(2)},
         ),
         (

@@ -62,10 +62,11 @@ def test_random_graphs(seed: int) -> None:
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 11, 13, 17, 21, 24])
 def test_opsets(opset: int, rng: np.random.Generator) -> None:
+    number = ", num_outputs = 2" if opset > 17 else ""
     proto = model(
-        """g (float[2, 4] x) => (float[2, 4] y) {
+        f"""g (float[2, 4] x) => (float[2, 4] y) {{
              h = MatMul(x, w)  r = Relu(h)  c = Concat<axis = 0>(r, x)  s = Softmax<axis = 1>(c)
-             a, b = Split<axis = 0 NUM>(s)  y = Add(a, b) }""".replace(" NUM", ", num_outputs = 2" if opset > 17 else ""),
+             a, b = Split<axis = 0{number}>(s)  y = Add(a, b) }}""",
         opset,
         weights={"w": rng.standard_normal((4, 4)).astype(np.float32)},
     )  # fmt: skip

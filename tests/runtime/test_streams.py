@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -130,7 +130,7 @@ class TestRandom:
 class TestDivergence:
     """1.004 becomes 1 in BF16: streams take another branch, count or index."""
 
-    feeds = {"x": np.array([1.003], np.float32)}
+    feeds: ClassVar = {"x": np.array([1.003], np.float32)}
 
     def findings(self, index: ModelIndex, feeds: dict[str, Any], *names: str) -> tuple[list[str], Any]:
         interpreter = Interpreter(index)
