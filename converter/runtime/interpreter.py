@@ -149,7 +149,7 @@ class Interpreter:
         if self.breadcrumb is not None:
             self.breadcrumb(step.label)
         if step.kind in control_flow.RUNNERS:
-            self._guarded(step, streams, lambda: control_flow.RUNNERS[step.kind](self, step, streams))
+            self.guarded(step, streams, lambda: control_flow.RUNNERS[step.kind](self, step, streams))
         else:
             for tap in self._taps:
                 tap.step(self, step, streams)
@@ -168,7 +168,7 @@ class Interpreter:
             if first_feeds is not None and _shareable(step, feeds, first_feeds):
                 results = first_results
             else:
-                found = self._guarded(
+                found = self.guarded(
                     step,
                     [stream],
                     lambda f=feeds, n=narrow: self.execute(step, f, call, n),  # type: ignore[misc]
@@ -203,7 +203,7 @@ class Interpreter:
             return [run_structure(step.op_type, feeds)]
         return self.runner.run(step, feeds, call, narrow)
 
-    def _guarded(self, step: Step, streams: Sequence[Stream], action: Callable[[], Any]) -> Any:
+    def guarded(self, step: Step, streams: Sequence[Stream], action: Callable[[], Any]) -> Any:
         """Run an action; its failure ends the run for the reference and the stream for any other."""
         try:
             return action()

@@ -77,28 +77,41 @@ def _write(
     changed: set[str],
 ) -> SavedModel:
     data: Path | None = None
+    data_bytes = work / "weights.data"
     if external:
-        data_bytes = work / "weights.data"
         ir.save(model, work / "draft.onnx", external_data=data_bytes.name, size_threshold_bytes=_KEPT_INLINE,
                 alignment=4096)  # fmt: skip
         proto = onnx.load(work / "draft.onnx", load_external_data=False)
-        if data_bytes.exists():
-            data = target.with_name(f"{target.stem}-{_digest(data_bytes)[:16]}.data")
+        if data_bytes.exists() and data_bytes.stat().st_size:
+            beside = target.resolve() if target.is_symlink() else target
+            data = beside.with_name(f"{target.stem}-{_digest(data_bytes)[:16]}.data")
             _relocate(proto, data.name)
-            data_bytes.replace(target.resolve().parent / data.name)
     else:
         proto = ir.to_proto(model)
     findings = restore(proto, training, changed)
     content = proto.SerializeToString(deterministic=True)
-    draft = work / target.name
+    draft = work / "model.onnx"
     with draft.open("wb") as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    draft.replace(target.resolve())
+    total = len(content) + (data_bytes.stat().st_size if data is not None else 0)
+    _put(draft, target.resolve(), data_bytes, data)
     files = (str(target),) if data is None else (str(target), str(data))
-    total = len(content) + (data.stat().st_size if data is not None else 0)
     return SavedModel(files, total, hashlib.sha256(content).hexdigest(), tuple(findings))
+
+
+def _put(draft: Path, target: Path, data_bytes: Path, data: Path | None) -> None:
+    """Move the data file, then the model, into place; a data file without its model is taken away again."""
+    added = data is not None and not data.exists()
+    try:
+        if data is not None:
+            data_bytes.replace(data)
+        draft.replace(target)
+    except OSError:
+        if data is not None and added:
+            data.unlink(missing_ok=True)
+        raise
 
 
 def _digest(path: Path) -> str:
