@@ -20,7 +20,7 @@ from converter.compare.verdict import judge
 from converter.cost import cast_bytes, estimated_gain, narrow_share, node_flops
 from converter.environment import describe
 from converter.errors import InternalError, OptionError
-from converter.formats import NARROW_FORMATS
+from converter.formats import NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex, index_model
 from converter.operators import OperatorCatalog
 from converter.opset import raise_if_needed
@@ -31,9 +31,10 @@ from converter.ranges.observe import measure, observe
 from converter.report import build
 from converter.rewrite.apply import Rewritten, rewrite
 from converter.rewrite.check import check_types, interface, narrowed
+from converter.rewrite.stream import WeightStream
 from converter.runtime.formatting import FormatSpec, declared_formats, planned_formats
 from converter.runtime.interpreter import Interpreter
-from converter.runtime.session import Threads, contributed_schemas
+from converter.runtime.session import CastInto, Threads, contributed_schemas
 from converter.search.planner import Planner
 from converter.search.repair import repair
 from converter.search.search import search
@@ -213,7 +214,7 @@ class _Conversion:
             changed -= {v.name or "" for v in rewritten.model.graph.initializers.values() if _still_wide(v)}
             if compared is not None:
                 self._verify(written, compared)
-            saved = save(rewritten.model, output, external, self.loaded.training, changed) if output else None
+            saved = self._save(rewritten, output, external, changed) if output else None
         report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, compared)
         return Conversion(None if saved else rewritten.model, report, saved.files if saved else ())
 
@@ -320,6 +321,14 @@ class _Conversion:
                 raise InternalError(
                     f"output '{name}' of the rewritten model differs from its plan's; this is a bug in narrowcast"
                 )
+
+    def _save(self, rewritten: Rewritten, output: str | Path, external: bool, changed: set[str]) -> SavedModel:
+        def make_caster(fmt: FloatFormat, source: Any, target: Any) -> CastInto:
+            assert fmt.onnx_type is not None
+            return CastInto(fmt.onnx_type, source, target, self.run.threads)
+
+        weights = WeightStream(make_caster, lambda done, total: self.run.progress("rewrite", done, total))
+        return save(rewritten.model, output, external, self.loaded.training, changed, weights)
 
     def _report(
         self,
