@@ -159,7 +159,7 @@ def _compare(left: Interpreter, right: Interpreter, batches: Batches, progress: 
     ids = {right.index.name_of(v): v for v in range(len(right.index.values))}
     figures = {ids[name]: f for name, f in side.worst.items()}
     shapes = {ids[name]: s for name, s in side.shapes.items()}
-    return Comparison(records, figures, {}, shapes, {}, failures, None, len(batches))
+    return Comparison(records, figures, {}, shapes, {}, failures, [], len(batches))
 
 
 def _as_plan(index: ModelIndex, to: str) -> PrecisionPlan:
