@@ -28,7 +28,8 @@ from converter.policy.context import Context
 from converter.policy.decide import decide
 from converter.proof import Proof, Prover
 from converter.ranges.batches import Batches, Source
-from converter.ranges.observe import measure, observe
+from converter.ranges.constants import measure_constant, survey_constants
+from converter.ranges.observe import observe
 from converter.report import build
 from converter.rewrite.apply import Rewritten, rewrite
 from converter.rewrite.check import check_types, interface, narrowed
@@ -190,7 +191,7 @@ class _Conversion:
             with run.stage("observe", len(self.batches)) as done:
                 self.ranges = observe(self.interpreter, self.batches, done)
         with run.stage("decide"):
-            context = Context(self.index, request, self.ranges, measure)
+            context = Context(self.index, request, self.ranges, measure_constant, survey_constants)
             plan = decide(context)
             exact = exact_nodes(context)
             expected = expected_errors(self.index, planned_formats(self.index, plan), exact)

@@ -118,10 +118,11 @@ class WeightStream:
 def _pieces(slots: Sequence[Slot], files: WeightFiles) -> Iterator[_Piece]:
     number = 0
     for slot in slots:
-        tensor, narrow, bound = slot.tensor, None, None
-        if isinstance(tensor, NarrowTensor):
-            tensor, narrow, bound = tensor.source, tensor.fmt, tensor.bound
-        read, total = files.reader(tensor), int(tensor.nbytes)
+        tensor = slot.tensor
+        given = tensor if isinstance(tensor, NarrowTensor) else None
+        source = tensor if given is None else given.source
+        narrow, bound = (None, None) if given is None else (given.fmt, given.bound)
+        read, total = files.reader(source), int(source.nbytes)
         for start in range(0, total, PIECE_BYTES):
             target = slot.offset + (start if narrow is None else start // FP32.itemsize * narrow.itemsize)
             yield _Piece(number, read, start, min(PIECE_BYTES, total - start), target, narrow, bound)
@@ -161,7 +162,7 @@ class _Job:
         try:
             while (piece := self._next()) is not None:
                 content = copier.load(piece)
-                self._digests[piece.number] = hashlib.sha256(content).digest()
+                self._digests[piece.number] = hashlib.sha256(content.data).digest()
                 self._write(content, piece.target)
         except BaseException:
             self._failed = True
