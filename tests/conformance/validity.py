@@ -183,8 +183,10 @@ def _untouched(given: ModelProto, made: ModelProto) -> Iterator[str]:
 
 def _equal(a: TensorProto, b: TensorProto) -> bool:
     left, right = (onnx.numpy_helper.to_array(t) for t in (a, b))
-    return left.shape == right.shape and left.tobytes() == right.tobytes() if left.dtype != object else bool(
-        np.array_equal(left, right)
+    return (
+        left.shape == right.shape and left.tobytes() == right.tobytes()
+        if left.dtype != object
+        else bool(np.array_equal(left, right))
     )
 
 
