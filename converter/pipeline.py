@@ -27,6 +27,7 @@ from converter.operators import OperatorCatalog
 from converter.opset import raise_if_needed
 from converter.policy.context import Context
 from converter.policy.decide import decide
+from converter.policy.lookup import NARROW_SUMS
 from converter.proof import Proof, Prover
 from converter.ranges.batches import Batches, Source
 from converter.ranges.constants import measure_constant, survey_constants
@@ -80,7 +81,8 @@ class Run:
 
     def interpreter(self, index: ModelIndex) -> Interpreter:
         """An interpreter for a model under this run's settings."""
-        return Interpreter(index, self.threads, self.request.profile, self.request.seed, self.breadcrumb)
+        request = self.request
+        return Interpreter(index, self.threads, request.profile, request.seed, self.breadcrumb, NARROW_SUMS)
 
     @contextmanager
     def stage(self, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:
