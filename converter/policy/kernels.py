@@ -27,8 +27,12 @@ def kernel_gap(
     if canonical_domain(node.domain) != "":
         return None
     if fmt is FP16 and "narrow" in outputs and "narrow" not in inputs and node.op_type not in _SOURCES:
-        return f"{node.op_type} makes {fmt.label} and reads none, so the CPU provider has no kernel and inserts no casts"
+        return (
+            f"{node.op_type} makes {fmt.label} and reads none, so the CPU provider has no kernel and inserts no casts"
+        )
     reduction = node.attributes.get("reduction")
     if node.op_type in _ACCUMULATING and reduction is not None and reduction.as_string() != "none":
-        return f"{node.op_type} with reduction '{reduction.as_string()}' has FP32 kernels only, and sums as it is stored"
+        return (
+            f"{node.op_type} with reduction '{reduction.as_string()}' has FP32 kernels only, and sums as it is stored"
+        )
     return None

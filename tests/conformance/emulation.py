@@ -212,9 +212,7 @@ def _plain(value: ort.OrtValue) -> Any:
     if value.data_type() == "tensor(string)":
         return value.numpy()
     content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return onnx.numpy_helper.to_array(
-        TensorProto(data_type=value.element_type(), dims=value.shape(), raw_data=content)
-    )
+    return onnx.numpy_helper.to_array(TensorProto(data_type=value.element_type(), dims=value.shape(), raw_data=content))
 
 
 def all_nodes(model: ModelProto) -> Iterable[tuple[GraphProto, NodeProto]]:

@@ -13,7 +13,17 @@ import onnx.checker
 import onnx.shape_inference
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-from .emulation import NARROW, Types, all_nodes, bodies, element_of, inlined, is_tensor, scoped_types, scopes
+from tests.conformance.emulation import (
+    NARROW,
+    Types,
+    all_nodes,
+    bodies,
+    element_of,
+    inlined,
+    is_tensor,
+    scoped_types,
+    scopes,
+)
 
 FLOATS = NARROW | {TensorProto.FLOAT, TensorProto.DOUBLE}
 
@@ -183,8 +193,10 @@ def _untouched(given: ModelProto, made: ModelProto) -> Iterator[str]:
 
 def _equal(a: TensorProto, b: TensorProto) -> bool:
     left, right = (onnx.numpy_helper.to_array(t) for t in (a, b))
-    return left.shape == right.shape and left.tobytes() == right.tobytes() if left.dtype != object else bool(
-        np.array_equal(left, right)
+    return (
+        left.shape == right.shape and left.tobytes() == right.tobytes()
+        if left.dtype != object
+        else bool(np.array_equal(left, right))
     )
 
 
