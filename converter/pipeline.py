@@ -20,22 +20,25 @@ from converter.compare.verdict import judge
 from converter.cost import estimated_gain, narrow_share, node_flops
 from converter.environment import describe
 from converter.errors import InternalError, OptionError
-from converter.formats import NARROW_FORMATS
+from converter.formats import NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex, index_model
 from converter.numerics.exact import differing
 from converter.operators import OperatorCatalog
 from converter.opset import raise_if_needed
 from converter.policy.context import Context
 from converter.policy.decide import decide
+from converter.policy.lookup import NARROW_SUMS
 from converter.proof import Proof, Prover
 from converter.ranges.batches import Batches, Source
-from converter.ranges.observe import measure, observe
+from converter.ranges.constants import measure_constant, survey_constants
+from converter.ranges.observe import observe
 from converter.report import build
 from converter.rewrite.apply import Rewritten, rewrite
 from converter.rewrite.check import check_types, interface, narrowed
+from converter.rewrite.stream import WeightStream
 from converter.runtime.formatting import FormatSpec, declared_formats, planned_formats
 from converter.runtime.interpreter import Interpreter
-from converter.runtime.session import Threads, contributed_schemas
+from converter.runtime.session import CastInto, Threads, contributed_schemas
 from converter.source.onnx_file import LoadedModel, load
 from converter.source.save import OutputFailure as OutputFailure
 from converter.source.save import SavedModel, save
@@ -78,7 +81,8 @@ class Run:
 
     def interpreter(self, index: ModelIndex) -> Interpreter:
         """An interpreter for a model under this run's settings."""
-        return Interpreter(index, self.threads, self.request.profile, self.request.seed, self.breadcrumb)
+        request = self.request
+        return Interpreter(index, self.threads, request.profile, request.seed, self.breadcrumb, NARROW_SUMS)
 
     @contextmanager
     def stage(self, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:
@@ -190,7 +194,7 @@ class _Conversion:
             with run.stage("observe", len(self.batches)) as done:
                 self.ranges = observe(self.interpreter, self.batches, done)
         with run.stage("decide"):
-            context = Context(self.index, request, self.ranges, measure)
+            context = Context(self.index, request, self.ranges, measure_constant, survey_constants)
             plan = decide(context)
             exact = exact_nodes(context)
             expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
@@ -213,7 +217,7 @@ class _Conversion:
             changed -= {v.name or "" for v in rewritten.model.graph.initializers.values() if _still_wide(v)}
             if compared is not None:
                 self._verify(written, compared)
-            saved = save(rewritten.model, output, external, self.loaded.training, changed) if output else None
+            saved = self._save(rewritten, output, external, changed) if output else None
         report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, proof)
         return Conversion(None if saved else rewritten.model, report, saved.files if saved else ())
 
@@ -286,6 +290,14 @@ class _Conversion:
                     raise InternalError(
                         f"output '{name}' of the rewritten model differs from its plan's; this is a bug in narrowcast"
                     )
+
+    def _save(self, rewritten: Rewritten, output: str | Path, external: bool, changed: set[str]) -> SavedModel:
+        def make_caster(fmt: FloatFormat, source: Any, target: Any) -> CastInto:
+            assert fmt.onnx_type is not None
+            return CastInto(fmt.onnx_type, source, target, self.run.threads)
+
+        weights = WeightStream(make_caster, lambda done, total: self.run.progress("rewrite", done, total))
+        return save(rewritten.model, output, external, self.loaded.training, changed, weights)
 
     def _report(
         self,

@@ -24,7 +24,8 @@ from converter.operators import canonical_domain
 from converter.pipeline import Progress, Run, catalog, exact_nodes, listed, output_rows, quiet
 from converter.policy.context import Context
 from converter.ranges.batches import Batches, Source
-from converter.ranges.observe import measure, observe
+from converter.ranges.constants import measure_constant, survey_constants
+from converter.ranges.observe import observe
 from converter.report import build
 from converter.runtime.formatting import declared_formats
 from converter.runtime.interpreter import Interpreter
@@ -75,7 +76,7 @@ def validate(
     with run.stage("observe", len(batches)) as done:
         ranges = observe(left, batches, done)
     spec = declared_formats(other.index, "candidate")
-    context = Context(other.index, request, {}, measure)
+    context = Context(other.index, request, {}, measure_constant, survey_constants)
     expected = expected_errors(other.index, spec, _never_rounding(context))
     limits = {
         v.name or "": allowed_for(v.name or "", expected.get(other.index.id_of(v)), _tolerance(request), request)
