@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from converter.compare.expected import expected_errors, measured_gains
+from converter.compare.expected import expected_errors, explained_errors
 from converter.compare.outputs import mean_interval
 from converter.compare.run import Comparison
 from converter.compare.tolerances import allowed_for, named_tolerance
@@ -254,8 +254,10 @@ class _Conversion:
 
     def _layers(self, plan: PrecisionPlan, compared: Comparison | None, exact: frozenset[int]) -> Any:
         spec = planned_formats(self.index, plan)
-        gains = measured_gains(self.index, spec, exact, compared.local) if compared else {}
-        expected = expected_errors(self.index, spec, exact, gains)
+        if compared is None:
+            expected = expected_errors(self.index, spec, exact)
+        else:
+            expected = explained_errors(self.index, spec, exact, compared.accumulated)
         evidence = build.LayerEvidence(
             accumulated=compared.accumulated if compared else {},
             local=compared.local if compared else {},
