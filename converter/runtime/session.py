@@ -163,7 +163,7 @@ def _to_native(array: Array) -> ort.OrtValue:
     return native
 
 
-def _from_native(value: ort.OrtValue) -> Array:
+def _from_native(value: ort.OrtValue) -> Any:
     if _numpy_type(value.data_type()):
         return value.numpy()
     content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
