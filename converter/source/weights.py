@@ -93,7 +93,6 @@ class _FileReader:
                 )
             done += got
 
-
     def _in_hole(self, position: int, length: int) -> bool:
         """Whether a range lies in a hole of a sparse file: zeros that need not be read (nor fill the page cache)."""
         if not hasattr(os, "SEEK_DATA"):
