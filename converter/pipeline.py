@@ -181,8 +181,15 @@ class _Conversion:
         self.loaded = loaded
         self.index: ModelIndex = loaded.index
         self.batches = batches
-        self.interpreter = run.interpreter(self.index)
+        self._interpreter: Interpreter | None = None
         self.ranges: dict[int, ValueRange] = {}
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """Made when first needed: without samples nothing is run."""
+        if self._interpreter is None:
+            self._interpreter = self.run.interpreter(self.index)
+        return self._interpreter
 
     def feeds(self) -> Iterator[Mapping[str, Any]]:
         assert self.batches is not None
@@ -313,7 +320,8 @@ class _Conversion:
         proof: Proof | None,
     ) -> Report:
         run, facts = self.run, self.loaded.facts
-        findings = [*run.findings, *self.interpreter.findings, *self._reference_findings()]
+        ran = self._interpreter.findings if self._interpreter else []
+        findings = [*run.findings, *ran, *self._reference_findings()]
         if not plan.narrow_nodes():
             text = f"nothing was left to convert: every node is narrow already or stays FP32 (to {plan.to})"
             findings.append(Finding("nothing-to-do", facts.name, text))
