@@ -19,7 +19,7 @@ from converter.compare.tolerances import allowed_for, named_tolerance
 from converter.compare.verdict import judge
 from converter.cost import estimated_gain, narrow_share, node_flops
 from converter.environment import describe
-from converter.errors import InternalError, OptionError
+from converter.errors import InternalError
 from converter.formats import NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex, index_model
 from converter.numerics.exact import differing
@@ -33,6 +33,7 @@ from converter.ranges.batches import Batches, Source
 from converter.ranges.constants import measure_constant, survey_constants
 from converter.ranges.observe import observe
 from converter.report import build
+from converter.request import check_request
 from converter.rewrite.apply import Rewritten, rewrite
 from converter.rewrite.check import check_types, interface, narrowed
 from converter.rewrite.stream import WeightStream
@@ -40,7 +41,6 @@ from converter.runtime.formatting import FormatSpec, declared_formats, planned_f
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import CastInto, Threads, contributed_schemas
 from converter.source.onnx_file import LoadedModel, load
-from converter.source.save import OutputFailure as OutputFailure
 from converter.source.save import SavedModel, save
 from converter.source.type_propagation import propagate_types
 from converter.types import (
@@ -123,8 +123,8 @@ def convert(
         InternalError: narrowcast broke a promise of its own.
     """
     request = replace(request or ConversionRequest(), **options)
-    request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
     check_request(request, samples is not None)
+    request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
     run = Run(request, progress, threads or Threads(), breadcrumb, checked_batches)
     with run.stage("load"):
         known = catalog()
@@ -145,31 +145,6 @@ def listed(samples: Sequence[Source] | Source) -> list[Source]:
     """One batch or several, as a list."""
     single = isinstance(samples, str | Path | Mapping)
     return [samples] if single else list(samples)  # type: ignore[list-item, arg-type]
-
-
-def check_request(request: ConversionRequest, has_samples: bool) -> None:
-    """Check options against each other.
-
-    Raises:
-        OptionError: naming the option and what it takes.
-    """
-    choices = {
-        "to": tuple(NARROW_FORMATS),
-        "io_types": ("keep", "narrow"),
-        "overflow": ("clamp", "widen"),
-        "optimise": ("size", "speed"),
-        "metrics": ("core", "all"),
-    }
-    for name, allowed in choices.items():
-        given = getattr(request, name)
-        if given not in allowed:
-            raise OptionError(f"option {name} is '{given}'; it takes {' or '.join(allowed)}")
-    if request.validate and not has_samples:
-        raise OptionError("no sample batch was given: pass --samples FILE.npz, or --no-validate to convert unchecked")
-    if request.search and not request.validate:
-        raise OptionError("--search measures errors and needs validation; leave out --no-validate")
-    if request.headroom < 1:
-        raise OptionError(f"headroom is {request.headroom}; it must be at least 1")
 
 
 class _Conversion:

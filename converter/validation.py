@@ -27,6 +27,7 @@ from converter.ranges.batches import Batches, Source
 from converter.ranges.constants import measure_constant, survey_constants
 from converter.ranges.observe import observe
 from converter.report import build
+from converter.request import check_words
 from converter.runtime.formatting import declared_formats
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import Threads
@@ -63,8 +64,8 @@ def validate(
     """
     if samples is None:
         raise OptionError("no sample batch was given; pass --samples FILE.npz")
-    run = Run(request or ConversionRequest(), progress, threads or Threads(), breadcrumb)
-    run.request = replace(run.request, **options)
+    run = Run(replace(request or ConversionRequest(), **options), progress, threads or Threads(), breadcrumb)
+    check_words(run.request)
     with run.stage("load"):
         known = catalog()
         given, other = load(reference, known), load(candidate, known)

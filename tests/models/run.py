@@ -14,7 +14,8 @@ from converter.pipeline import same_bits
 from converter.policy.context import Context
 from converter.policy.decide import decide
 from converter.ranges.batches import Batch
-from converter.ranges.observe import measure, observe
+from converter.ranges.constants import measure_constant, survey_constants
+from converter.ranges.observe import observe
 from converter.rewrite.apply import rewrite
 from converter.runtime.formatting import FormatSpec, declared_formats
 from converter.runtime.interpreter import Interpreter, RunResult
@@ -57,7 +58,7 @@ def ranges_of(index: ModelIndex, batches: Sequence[Feeds]) -> dict[int, ValueRan
 def context_of(index: ModelIndex, batches: Sequence[Feeds] = (), **options: Any) -> Context:
     """What a conversion knows before it decides."""
     ranges = ranges_of(index, batches) if batches else {}
-    return Context(index, ConversionRequest(**options), ranges, measure)
+    return Context(index, ConversionRequest(**options), ranges, measure_constant, survey_constants)
 
 
 def plan_of(index: ModelIndex, batches: Sequence[Feeds] = (), **options: Any) -> PrecisionPlan:
