@@ -74,7 +74,7 @@ def convert(
         "verb": "convert", "model": _absolute(model), "samples": [_absolute(p) for p in samples or []],
         "output": _absolute(target_path), "report": _absolute(report), "html": _absolute(html),
         "junit": _absolute(junit), "csv": _absolute(csv), "options": _resolved(options), "threads": threads,
-        "show": True,
+        "show": _wanted(as_json, quiet),
     }  # fmt: skip
     answer = _run(request, quiet or as_json)
     _say(answer, as_json, quiet, {"model": target_path, "report": report, "html": html, "junit": junit, "csv": csv})
@@ -107,7 +107,7 @@ def validate_models(
         "verb": "validate", "reference": _absolute(reference), "model": _absolute(candidate),
         "samples": [_absolute(p) for p in samples or []], "report": _absolute(report), "html": _absolute(html),
         "junit": _absolute(junit), "csv": _absolute(csv), "options": _resolved(options), "threads": threads,
-        "show": True,
+        "show": _wanted(as_json, quiet),
     }  # fmt: skip
     answer = _run(request, quiet or as_json)
     _say(answer, as_json, quiet, {"report": report, "html": html, "junit": junit, "csv": csv})
@@ -164,6 +164,11 @@ def _run(request: Mapping[str, Any], silent: bool) -> Mapping[str, Any]:
     """Run a request in a child, with progress on stderr when a person watches."""
     with terminal.progress(silent) as show:
         return run_isolated(request, show)
+
+
+def _wanted(as_json: bool, quiet: bool) -> str:
+    """How much of the report has to come back from the child."""
+    return "summary" if as_json else "" if quiet else "report"
 
 
 def _say(answer: Mapping[str, Any], as_json: bool, quiet: bool, written: Mapping[str, Path | None]) -> None:

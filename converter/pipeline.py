@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from converter.compare.expected import expected_errors, measured_gains
+from converter.compare.expected import expected_errors, explained_errors
 from converter.compare.outputs import mean_interval
 from converter.compare.run import Comparison
 from converter.compare.tolerances import allowed_for, named_tolerance
@@ -27,6 +27,7 @@ from converter.operators import OperatorCatalog
 from converter.opset import raise_if_needed
 from converter.policy.context import Context
 from converter.policy.decide import decide
+from converter.policy.lookup import NARROW_SUMS
 from converter.proof import Proof, Prover
 from converter.ranges.batches import Batches, Source
 from converter.ranges.constants import measure_constant, survey_constants
@@ -80,7 +81,8 @@ class Run:
 
     def interpreter(self, index: ModelIndex) -> Interpreter:
         """An interpreter for a model under this run's settings."""
-        return Interpreter(index, self.threads, self.request.profile, self.request.seed, self.breadcrumb)
+        request = self.request
+        return Interpreter(index, self.threads, request.profile, request.seed, self.breadcrumb, NARROW_SUMS)
 
     @contextmanager
     def stage(self, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:
@@ -154,8 +156,15 @@ class _Conversion:
         self.loaded = loaded
         self.index: ModelIndex = loaded.index
         self.batches = batches
-        self.interpreter = run.interpreter(self.index)
+        self._interpreter: Interpreter | None = None
         self.ranges: dict[int, ValueRange] = {}
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """Made when first needed: without samples nothing is run."""
+        if self._interpreter is None:
+            self._interpreter = self.run.interpreter(self.index)
+        return self._interpreter
 
     def feeds(self) -> Iterator[Mapping[str, Any]]:
         assert self.batches is not None
@@ -227,8 +236,10 @@ class _Conversion:
 
     def _layers(self, plan: PrecisionPlan, compared: Comparison | None, exact: frozenset[int]) -> Any:
         spec = planned_formats(self.index, plan)
-        gains = measured_gains(self.index, spec, exact, compared.local) if compared else {}
-        expected = expected_errors(self.index, spec, exact, gains)
+        if compared is None:
+            expected = expected_errors(self.index, spec, exact)
+        else:
+            expected = explained_errors(self.index, spec, exact, compared.accumulated)
         evidence = build.LayerEvidence(
             accumulated=compared.accumulated if compared else {},
             local=compared.local if compared else {},
@@ -284,7 +295,8 @@ class _Conversion:
         proof: Proof | None,
     ) -> Report:
         run, facts = self.run, self.loaded.facts
-        findings = [*run.findings, *self.interpreter.findings, *self._reference_findings()]
+        ran = self._interpreter.findings if self._interpreter else []
+        findings = [*run.findings, *ran, *self._reference_findings()]
         if not plan.narrow_nodes():
             text = f"nothing was left to convert: every node is narrow already or stays FP32 (to {plan.to})"
             findings.append(Finding("nothing-to-do", facts.name, text))

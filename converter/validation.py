@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from converter.compare.expected import expected_errors
+from converter.compare.expected import expected_errors, explained_errors
 from converter.compare.lockstep import SideBySide
 from converter.compare.outputs import OutputRecord, compare_outputs
 from converter.compare.run import Comparison
@@ -89,7 +89,8 @@ def validate(
         plan = _as_plan(other.index, request.to)
         outputs = output_rows(other.index, plan, compared, limits, expected)
         verdict = judge(outputs, compared.failures)
-    evidence = _by_candidate_value(given.index, other.index, compared, ranges, expected)
+    explained = explained_errors(other.index, spec, _never_rounding(context), compared.accumulated)
+    evidence = _by_candidate_value(given.index, other.index, compared, ranges, explained)
     layers = build.layer_rows(other.index, plan, evidence)
     flops = node_flops(other.index, {})
     narrow = plan.narrow_nodes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from converter import inspection, pipeline, validation
 from converter.errors import OptionError
 from converter.report import view
-from converter.report.json_view import read_report, to_json
+from converter.report.json_view import dump, report_object
 from converter.request import request_from_options
 from converter.runtime.session import share_thread_pool
 from converter.source.draft import Draft
@@ -85,12 +86,12 @@ _OUTPUTS = ("output", "report", *(key for key, _ in _VIEWS))
 
 def _finish(request: Mapping[str, Any], report: Report, models: list[str]) -> Mapping[str, Any]:
     """Write the report and its views, and say how it ended."""
-    content = to_json(report)
+    shown = report_object(report)
+    content = dump(shown)
     files: dict[str, Any] = {"model": models}
     if request.get("report"):
         write_file(request["report"], content)
         files["report"] = request["report"]
-    shown = read_report(content)
     for key, name in _VIEWS:
         if request.get(key):
             write_file(request[key], view(shown, name))
@@ -100,8 +101,17 @@ def _finish(request: Mapping[str, Any], report: Report, models: list[str]) -> Ma
         "verdict": report.verdict.status,
         "files": files,
         "summary": shown["summary"],
-        "shown": content.decode() if request.get("show") else None,
+        "shown": _shown(content, shown, request.get("show")),
     }
+
+
+def _shown(content: bytes, report: Mapping[str, Any], wanted: Any) -> str | None:
+    """What the caller asked to see, as JSON: the whole ``report``, or its ``summary`` (verdict and outputs)."""
+    if not wanted:
+        return None
+    if wanted == "summary":
+        return json.dumps({key: report[key] for key in ("verdict", "outputs", "summary")})
+    return content.decode()
 
 
 def write_file(path: str, content: bytes) -> None:

@@ -102,7 +102,7 @@ class LocalTap:
             return
         feeds = [planned_feed(run, reference, self._spec, step, k) for k, v in enumerate(step.inputs) if v >= 0]
         feeds += [reference.load(v) for v in step.captured]
-        narrow = self._spec.stored[step.outputs[0]] is not None
+        narrow = self._spec.made_by(step.outputs)
         try:
             results = run.execute(step, feeds, 0, narrow)
         except (KernelFailure, StructureFailure):

@@ -163,7 +163,7 @@ def _to_native(array: Array) -> ort.OrtValue:
     return native
 
 
-def _from_native(value: ort.OrtValue) -> Array:
+def _from_native(value: ort.OrtValue) -> Any:
     if _numpy_type(value.data_type()):
         return value.numpy()
     content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
@@ -320,18 +320,30 @@ class CastInto:
                 model.SerializeToString(), _options(threads or Threads()), providers=[CPU]
             )
         self._element = element
-        self._buffers = source, target
-        self._binding = self._session.io_binding()
-        self._bound = -1
+        self._source = source
+        self._target = target
+        self._whole: dict[int, Any] = {}
 
     def __call__(self, count: int) -> None:
         """Convert the first ``count`` elements."""
-        if count != self._bound:
-            source, target = self._buffers
-            self._binding.clear_binding_inputs()
-            self._binding.clear_binding_outputs()
-            self._binding.bind_input("x", "cpu", 0, np.float32, [count], source.ctypes.data)
-            self._binding.bind_output("y", "cpu", 0, self._element, [count], target.ctypes.data)
-            self._bound = count
-        with _native_errors():
-            self._session.run_with_iobinding(self._binding)
+        for start in range(0, count, _CAST_BLOCK):
+            size = min(_CAST_BLOCK, count - start)
+            binding_of = self._bound(start, size)
+            with _native_errors():
+                self._session.run_with_iobinding(binding_of)
+
+    def _bound(self, start: int, size: int) -> Any:
+        """The session bound to a block of both buffers; whole blocks are bound once."""
+        found = self._whole.get(start) if size == _CAST_BLOCK else None
+        if found is None:
+            found = self._session.io_binding()
+            found.bind_input("x", "cpu", 0, np.float32, [size], self._source[start:].ctypes.data)
+            found.bind_output("y", "cpu", 0, self._element, [size], self._target[start:].ctypes.data)
+            if size == _CAST_BLOCK:
+                self._whole[start] = found
+        return found
+
+
+_CAST_BLOCK: Final = 2**16
+"""Elements per call: more are split over the thread pool, whose idle threads then spin and take the core of whoever
+reads and writes meanwhile."""

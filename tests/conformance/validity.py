@@ -13,7 +13,17 @@ import onnx.checker
 import onnx.shape_inference
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-from .emulation import NARROW, Types, all_nodes, bodies, element_of, inlined, is_tensor, scoped_types, scopes
+from tests.conformance.emulation import (
+    NARROW,
+    Types,
+    all_nodes,
+    bodies,
+    element_of,
+    inlined,
+    is_tensor,
+    scoped_types,
+    scopes,
+)
 
 FLOATS = NARROW | {TensorProto.FLOAT, TensorProto.DOUBLE}
 
