@@ -118,8 +118,8 @@ def _refusals(
 def _settle(
     context: Context, narrow: frozenset[int], refused: dict[int, Refusal], forced: frozenset[int]
 ) -> tuple[frozenset[int], dict[int, Refusal]]:
-    """Apply what depends on neighbours: readers without a float result, and islands."""
-    for step in (_lone_readers, islands, smaller_side, paying_casts, islands, _lone_readers):
+    """Apply what depends on neighbours: readers without a float result, casts of the user's, and islands."""
+    for step in (_lone_readers, islands, smaller_side, paying_casts, islands, _lone_readers, _lone_widenings):
         for refusal in list(step(context, narrow)):
             if refusal.node_id not in forced:
                 refused.setdefault(refusal.node_id, refusal)
@@ -143,6 +143,22 @@ def _lone_readers(context: Context, narrow: frozenset[int]) -> list[Refusal]:
                 name = context.index.name_of(value_id)
                 found.append(Refusal(node_id, "readers", f"makes no float and reads '{name}', which is FP32"))
                 break
+    return found
+
+
+def _lone_widenings(context: Context, narrow: frozenset[int]) -> list[Refusal]:
+    """The user's casts from a narrow format to FP32 stay where nothing narrow reads their result."""
+    index = context.index
+    found = []
+    for node_id in sorted(narrow):
+        if index.nodes[node_id].op_type not in ("Cast", "CastLike"):
+            continue
+        source, result = index.inputs[node_id][0], index.outputs[node_id][0]
+        readers = [n for n, k in index.readers[result] if n in narrow and context.ports[n].inputs[k] == "narrow"]
+        leaves_narrow = context.request.io_types == "narrow" and any(scope == 0 for scope, _ in index.leaves[result])
+        if index.is_float(source) and not index.is_wide(source) and not readers and not leaves_narrow:
+            reason = "widens a value that is narrow already, for FP32 readers only"
+            found.append(Refusal(node_id, "islands", reason))
     return found
 
 

@@ -155,7 +155,7 @@ class Kernel:
 
 
 def _to_native(array: Array) -> ort.OrtValue:
-    if array.dtype.isbuiltin == 1:  # NumPy's own; ml_dtypes' are 2
+    if array.dtype.isbuiltin != 2:  # NumPy's own: 1, or 0 with a byte order; ml_dtypes' are 2
         return ort.OrtValue.ortvalue_from_numpy(array)
     tensor = onnx.numpy_helper.from_array(array)
     native = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), tensor.data_type)
