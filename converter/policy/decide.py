@@ -55,7 +55,7 @@ def decide(context: Context, widened: Mapping[int, Refusal] | None = None) -> Pr
     sentinels = limited_sentinels(context)
     context.sentinels.update(saturable_inputs(context, sentinels))
     refused = _refusals(context, overrides, dict(widened or {}))
-    candidates = _candidates(context)
+    candidates = _candidates(context, _forced(overrides))
     narrow = frozenset(n for n in candidates if n not in refused)
     narrow, refused = _settle(context, narrow, refused, frozenset(overrides))
     ports = [_ports(context, n, narrow) for n in range(len(context.index.nodes))]
@@ -78,13 +78,19 @@ def _read_narrow(context: Context, sentinels: Mapping[int, float], layout: Layou
     return {v: bound for v, bound in sentinels.items() if v in wanted}
 
 
-def _candidates(context: Context) -> frozenset[int]:
-    """Nodes the table would narrow and the schema allows."""
+def _forced(overrides: Mapping[int, PolicyOverride]) -> frozenset[int]:
+    """Nodes the user wants narrow."""
+    return frozenset(n for n, o in overrides.items() if o.format != FP32.name)
+
+
+def _candidates(context: Context, forced: frozenset[int]) -> frozenset[int]:
+    """Nodes the table or the user would narrow and the schema allows."""
     found = set()
     for node_id in context.ports:
         row = context.row(node_id)
         ports = context.ports[node_id]
-        wanted = row is not None and row.op_class is not OpClass.WIDE and "narrow" in (*ports.inputs, *ports.outputs)
+        wanted = node_id in forced or (row is not None and row.op_class is not OpClass.WIDE)
+        wanted = wanted and "narrow" in (*ports.inputs, *ports.outputs)
         if wanted and float_ports(context.index, node_id) and not _untouched(context, node_id):
             found.add(node_id)
     return frozenset(found)
@@ -103,11 +109,11 @@ def _untouched(context: Context, node_id: int) -> bool:
 def _refusals(
     context: Context, overrides: Mapping[int, PolicyOverride], refused: dict[int, Refusal]
 ) -> dict[int, Refusal]:
-    forced = {n for n, o in overrides.items() if o.format != FP32.name}
+    forced = _forced(overrides)
     for node_id, override in overrides.items():
         if override.format == FP32.name:
             refused[node_id] = Refusal(node_id, "override", f"kept FP32 by {override.origin or 'an override'}")
-    narrow = _candidates(context)
+    narrow = _candidates(context, forced)
     for rule in RULES:
         left = frozenset(n for n in narrow if n not in refused and n not in forced)
         for refusal in rule(context, left):
