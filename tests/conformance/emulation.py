@@ -90,6 +90,12 @@ def _scoped(graph: GraphProto, inferred: GraphProto, outer: Types) -> Iterator[t
             yield from _scoped(body, twin, visible)
 
 
+def holds_narrow(model: ModelProto) -> bool:
+    """Whether any value or initializer is FP16 or BF16."""
+    types = (kind for _, visible in scoped_types(model) for kind in visible.values())
+    return any(element_of(kind) in NARROW for kind in types)
+
+
 def _widen_type(kind: TypeProto) -> None:
     which = kind.WhichOneof("value")
     if which == "tensor_type" and kind.tensor_type.elem_type in NARROW:
@@ -111,6 +117,8 @@ def emulated(model: ModelProto) -> ModelProto:
         UntypedValue: naming a value whose type nobody knows.
     """
     copy = inlined(model)
+    if not holds_narrow(copy):
+        return copy
     counter = itertools.count()
     # Bodies before owners: replacing an owner's nodes replaces the bodies inside them.
     for graph, types in reversed(list(scoped_types(copy))):
@@ -181,7 +189,8 @@ class Runnable:
         inputs = [*self._session.get_inputs(), *self._session.get_overridable_initializers()]
         given = {i.name: _as_typed(feeds[i.name], i.type) for i in inputs if i.name in feeds}
         names = [o.name for o in self._session.get_outputs()]
-        if all(isinstance(v, np.ndarray) and v.dtype.kind not in "OUS" for v in given.values()):
+        tensors = all(o.type.startswith("tensor") for o in self._session.get_outputs())
+        if tensors and all(isinstance(v, np.ndarray) and v.dtype.kind not in "OUS" for v in given.values()):
             native = {name: _native(value) for name, value in given.items()}
             made = self._session.run_with_ort_values(names, native)
             return {name: _plain(value) for name, value in zip(names, made, strict=True)}
@@ -192,8 +201,8 @@ def _as_typed(value: Any, kind: str) -> Any:
     if "seq(" in kind and value is not None:
         return [np.ascontiguousarray(element) for element in value]
     if kind == "tensor(float)" and value.dtype != np.float32:
-        return value.astype(np.float32)
-    return value
+        return np.asarray(value, np.float32)
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def _native(value: Any) -> ort.OrtValue:
@@ -207,8 +216,6 @@ def _native(value: Any) -> ort.OrtValue:
 
 
 def _plain(value: ort.OrtValue) -> Any:
-    if not value.is_tensor():
-        return list(value.numpy())
     if value.data_type() == "tensor(string)":
         return value.numpy()
     content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
