@@ -46,10 +46,35 @@ def scopes(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """The model without model-local functions; functions of another opset are lifted to the model's."""
+    """The model without model-local functions; functions of another opset are taken to mean the same in the model's.
+
+    onnx's inliner drops defaults of function attributes, so calls get them written out first.
+    """
     copy = ModelProto()
     copy.CopyFrom(model)
-    return onnx.inliner.inline_local_functions(copy, convert_version=True) if copy.functions else copy
+    if not copy.functions:
+        return copy
+    opset = next(o.version for o in copy.opset_import if o.domain == "")
+    defaults = {(f.domain, f.name): list(f.attribute_proto) for f in copy.functions}
+    calls = [node for graph in scopes(copy.graph) for node in graph.node]
+    calls += [node for f in copy.functions for node in _function_nodes(f)]
+    for node in calls:
+        given = {a.name for a in node.attribute}
+        node.attribute.extend(a for a in defaults.get((node.domain, node.op_type), ()) if a.name not in given)
+    for function in copy.functions:
+        for imported in function.opset_import:
+            imported.version = opset if imported.domain == "" else imported.version
+            if imported.domain not in [o.domain for o in copy.opset_import]:
+                copy.opset_import.append(imported)
+    return onnx.inliner.inline_local_functions(copy)
+
+
+def _function_nodes(function: onnx.FunctionProto) -> Iterator[NodeProto]:
+    for node in function.node:
+        yield node
+        for body in bodies(node):
+            for graph in scopes(body):
+                yield from graph.node
 
 
 def element_of(kind: TypeProto) -> int | None:
@@ -118,7 +143,7 @@ def emulated(model: ModelProto) -> ModelProto:
     """
     copy = inlined(model)
     if not holds_narrow(copy):
-        return copy
+        return model
     counter = itertools.count()
     # Bodies before owners: replacing an owner's nodes replaces the bodies inside them.
     for graph, types in reversed(list(scoped_types(copy))):
