@@ -158,5 +158,7 @@ def check_request(request: ConversionRequest, has_samples: bool) -> None:
         raise OptionError("no sample batch was given: pass --samples FILE.npz, or --no-validate to convert unchecked")
     if request.search and not request.validate:
         raise OptionError("--search measures errors and needs validation; leave out --no-validate")
+    if request.provider != "none" and not request.validate:
+        raise OptionError("--provider compares with FP32 and needs validation; leave out --no-validate")
     if request.headroom < 1:
         raise OptionError(f"headroom is {request.headroom}; it must be at least 1")

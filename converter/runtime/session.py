@@ -347,3 +347,37 @@ class CastInto:
 _CAST_BLOCK: Final = 2**16
 """Elements per call: more are split over the thread pool, whose idle threads then spin and take the core of whoever
 reads and writes meanwhile."""
+
+
+OPEN_END: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEntry:
+    """One kernel of a provider's registry: operator versions it was registered for, and types per variable."""
+
+    domain: str
+    op_type: str
+    start: int
+    end: int
+    types: Mapping[str, tuple[str, ...]]
+
+
+def installed_providers() -> tuple[str, ...]:
+    """Providers of the installed ONNX Runtime by its own names."""
+    return tuple(ort.get_available_providers())
+
+
+def kernel_entries(provider: str) -> list[KernelEntry]:
+    """The registry of a provider."""
+    return [
+        KernelEntry(
+            "" if k.domain == "ai.onnx" else k.domain,
+            k.op_name,
+            k.version_range[0],
+            k.version_range[1],
+            {var: tuple(types) for var, types in dict(k.type_constraints).items()},
+        )
+        for k in binding.get_all_opkernel_def()
+        if k.provider == provider
+    ]
