@@ -232,7 +232,7 @@ def _as_typed(value: Any, kind: str) -> Any:
 
 def _native(value: Any) -> ort.OrtValue:
     """An ``OrtValue``; elements that NumPy lacks are copied in as ONNX stores them (4-bit ones in pairs)."""
-    if value.dtype.isbuiltin == 1:
+    if value.dtype.type.__module__ == "numpy":
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value).reshape(value.shape))
     tensor = onnx.numpy_helper.from_array(value)
     native = ort.OrtValue.ortvalue_from_shape_and_type(list(value.shape), tensor.data_type)
