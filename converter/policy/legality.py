@@ -130,6 +130,13 @@ def _input_want(
     return "narrow" if port.type_var in chosen else "wide"
 
 
+def has_own_type(index: ModelIndex, node_id: int, position: int) -> bool:
+    """Whether the type of an input of a node is no other port's business."""
+    schema = index.schema(node_id)
+    port = schema.input_port(position) if schema else None
+    return schema is not None and port is not None and not _bound_elsewhere(schema, port.type_var, position)
+
+
 def _bound_elsewhere(schema: OperatorSchema, type_var: str, position: int) -> bool:
     """Whether another port shares the type variable, so that this one cannot keep a type of its own."""
     others = [p for k, p in enumerate(schema.inputs) if k != position] + list(schema.outputs)
