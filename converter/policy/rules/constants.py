@@ -79,5 +79,6 @@ def _loss(context: Context, value_id: int) -> float:
         return expected_loss(seen, context.fmt)
     if scalar == 0.0 or not np.isfinite(scalar):
         return 0.0
-    rounded = float(np.float32(scalar).astype(context.fmt.dtype).astype(np.float64))
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(scalar).astype(context.fmt.dtype).astype(np.float64))
     return abs(rounded - scalar) / abs(scalar) * expected_output_rounding(context.fmt) / context.fmt.unit_roundoff
