@@ -15,7 +15,8 @@ import typer
 from rich.console import Console
 
 from converter import terminal
-from converter.errors import OptionError
+from converter.compare.tolerances import PRESETS
+from converter.errors import EnvironmentFailure, OptionError
 from converter.formats import FORMATS
 from converter.isolation import run_isolated
 from converter.report import read_report, view
@@ -147,7 +148,7 @@ def show_report(
     if output is None:
         sys.stdout.buffer.write(content)
     else:
-        output.write_bytes(content)
+        _write(output, content)
 
 
 @app.command()
@@ -183,6 +184,13 @@ def _say(answer: Mapping[str, Any], as_json: bool, quiet: bool, written: Mapping
             console.print(f"{name:7} {path}", markup=False, highlight=False, soft_wrap=True)
 
 
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise EnvironmentFailure(f"'{path}' cannot be written: {error.strerror or error}; check the folder") from error
+
+
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
@@ -197,7 +205,7 @@ def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(options)
     for name in ("policy", "tolerance", "emulate"):
         value = found.get(name)
-        if value and Path(value).suffix and not Path(value).is_absolute():
+        if value and (Path(value).suffix or (name == "tolerance" and value not in PRESETS)):
             found[name] = str(Path.cwd() / value)
     if found.get("policy") and not Path(found["policy"]).exists():
         raise OptionError(f"policy file '{options['policy']}' does not exist; check the path")

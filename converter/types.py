@@ -519,6 +519,16 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class ProviderOutput:
+    """One float output of the converted model as a real provider computed it, against FP32; worst batch."""
+
+    value: str
+    provider: str
+    rel_l2_error: float | None
+    misplaced_nonfinite: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything a conversion found; ``report.json_view`` writes it, the other views read that."""
 
@@ -538,6 +548,7 @@ class Report:
     price_list: tuple[PricePoint, ...] = ()
     policy: tuple[PolicyOverride, ...] = ()
     """What repair or search kept FP32, as rules for ``--policy``."""
+    provider_outputs: tuple[ProviderOutput, ...] = ()
     first_abnormal: str = ""
     batches: int = 0
     timings: Mapping[str, float] = field(default_factory=dict)

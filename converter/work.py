@@ -14,6 +14,8 @@ from converter.report import view
 from converter.report.json_view import dump, report_object
 from converter.request import request_from_options
 from converter.runtime.session import share_thread_pool
+from converter.source.draft import Draft
+from converter.source.save import OutputFailure, check_target
 from converter.types import Report
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -29,6 +31,9 @@ def run(request: Mapping[str, Any], tell: Tell, crumb: Callable[[str], None]) ->
     verb = str(request.get("verb"))
     if verb not in verbs:
         raise OptionError(f"unknown request '{verb}'; known are {', '.join(verbs)}")
+    for key in _OUTPUTS:
+        if request.get(key):
+            check_target(Path(request[key]))  # now, not after a long run
     threads = share_thread_pool(int(request.get("threads") or available_cores()))
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -76,6 +81,7 @@ def _inspect(request: Mapping[str, Any], common: Mapping[str, Any]) -> Mapping[s
 
 
 _VIEWS = (("html", "html"), ("junit", "junit"), ("csv", "csv"))
+_OUTPUTS = ("output", "report", *(key for key, _ in _VIEWS))
 
 
 def _finish(request: Mapping[str, Any], report: Report, models: list[str]) -> Mapping[str, Any]:
@@ -110,11 +116,11 @@ def _shown(content: bytes, report: Mapping[str, Any], wanted: Any) -> str | None
 
 def write_file(path: str, content: bytes) -> None:
     """Write a file whole or not at all."""
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp-narrowcast")
+    target = Path(path).resolve()
+    check_target(target)
     try:
-        draft.write_bytes(content)
-        draft.replace(target)
+        with Draft(target.parent) as draft:
+            draft.write(content)
+            draft.publish(target, durable=False)
     except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise pipeline.OutputFailure(f"'{path}' cannot be written: {error.strerror or error}") from error
+        raise OutputFailure(f"'{path}' cannot be written: {error.strerror or error}") from error

@@ -14,6 +14,9 @@ from converter.policy.legality import Ports, Refusal, narrow_ports, wide_ports
 from converter.policy.lookup import policy_for
 from converter.types import ConversionRequest, Magnitudes, OpPolicy, ValueRange
 
+HasKernel = Callable[[str, str, int, Mapping[str, str]], bool]
+"""(domain, operator, since-version, type by type variable)."""
+
 Rule = Callable[["Context", frozenset[int]], Iterable[Refusal]]
 """A rule reads the context and the nodes that are still narrow, and refuses some of them."""
 
@@ -31,6 +34,8 @@ class Context:
     ranges: Mapping[int, ValueRange]
     measure: Callable[[ir.TensorProtocol], ValueRange]
     survey: Callable[[Sequence[ir.TensorProtocol]], Sequence[Magnitudes]]
+    has_kernel: HasKernel | None = None
+    """Whether the target runs an operator version with these types; None: the target is ``any``."""
     ports: dict[int, Ports] = field(default_factory=dict)
     illegal: dict[int, Refusal] = field(default_factory=dict)
     sentinels: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -44,10 +49,32 @@ class Context:
             self._rows.append(policy_for(node.domain, node.op_type, index.version(node.domain)))
         for node_id, row in enumerate(self._rows):
             found = narrow_ports(index, node_id, row, self.fmt)
+            if isinstance(found, Ports) and self.has_kernel is not None and not self._runs_narrow(node_id, found):
+                text = (
+                    f"target '{self.request.target}' has no {self.fmt.label} kernel for {index.nodes[node_id].op_type}"
+                )
+                found = Refusal(node_id, "target", text)
             if isinstance(found, Refusal):
                 self.illegal[node_id] = found
             else:
                 self.ports[node_id] = found
+
+    def _runs_narrow(self, node_id: int, ports: Ports) -> bool:
+        """Whether the target has a kernel for a node with these ports narrow."""
+        index = self.index
+        schema = index.schema(node_id)
+        assert schema is not None
+        assert self.has_kernel is not None
+        types: dict[str, str] = {}
+        for k, want in enumerate(ports.inputs):
+            port = schema.input_port(k)
+            if port is not None and want == "narrow":
+                types[port.type_var] = self.fmt.type_string
+        for k, want in enumerate(ports.outputs):
+            port = schema.output_port(k)
+            if port is not None and want == "narrow":
+                types[port.type_var] = self.fmt.type_string
+        return not types or self.has_kernel(schema.domain, schema.op_type, schema.since_version, types)
 
     @property
     def fmt(self) -> FloatFormat:

@@ -14,6 +14,7 @@ from converter.policy.clamps import clamp_sites
 from converter.policy.context import Context, Rule
 from converter.policy.layout import Layout, lay_out
 from converter.policy.legality import Ports, Refusal, float_ports, is_structured
+from converter.policy.rules.casts import paying_casts, smaller_side
 from converter.policy.rules.constants import constants
 from converter.policy.rules.eps_division import eps_division
 from converter.policy.rules.hidden_range import hidden_range
@@ -118,7 +119,7 @@ def _settle(
     context: Context, narrow: frozenset[int], refused: dict[int, Refusal], forced: frozenset[int]
 ) -> tuple[frozenset[int], dict[int, Refusal]]:
     """Apply what depends on neighbours: readers without a float result, and islands."""
-    for step in (_lone_readers, islands, _lone_readers):
+    for step in (_lone_readers, islands, smaller_side, paying_casts, islands, _lone_readers):
         for refusal in list(step(context, narrow)):
             if refusal.node_id not in forced:
                 refused.setdefault(refusal.node_id, refusal)

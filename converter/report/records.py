@@ -73,6 +73,7 @@ def report_object(report: Report) -> Object:
         "repair": plain(report.repair),
         "price_list": plain(report.price_list),
         "policy": {"rules": [_rule(override) for override in report.policy]},
+        "provider_outputs": plain(report.provider_outputs),
         "first_abnormal": report.first_abnormal or None,
         "batches": report.batches,
         "timings": plain(report.timings),

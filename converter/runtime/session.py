@@ -139,7 +139,7 @@ class Kernel:
             self._session = session
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
-        """Outputs in order; arrays, lists (sequences), or ``ort.OrtValue`` for element types NumPy lacks."""
+        """Outputs in order: arrays (ml_dtypes for what NumPy itself lacks) or lists (sequences)."""
         if self._skipped:
             feeds = [f for k, f in enumerate(feeds) if k not in self._skipped]
         with _native_errors():
@@ -149,9 +149,26 @@ class Kernel:
             return list(self._session._sess.run(self._outputs, fed, None))
 
     def _run_native(self, feeds: Sequence[Any]) -> list[Any]:
-        values = [f if isinstance(f, ort.OrtValue) else ort.OrtValue.ortvalue_from_numpy(f) for f in feeds]
-        made = self._session.run_with_ort_values(self._outputs, dict(zip(self._inputs, values, strict=True)))
-        return [m.numpy() if m.is_tensor() and _numpy_type(m.data_type()) else m for m in made]
+        """Through ``OrtValue``: the way for 8-bit floats and for integers and floats of fewer than eight bits."""
+        fed = {name: _to_native(array) for name, array in zip(self._inputs, feeds, strict=True)}
+        return [_from_native(m) for m in self._session.run_with_ort_values(self._outputs, fed)]
+
+
+def _to_native(array: Array) -> ort.OrtValue:
+    if array.dtype.isbuiltin == 1:  # NumPy's own; ml_dtypes' are 2
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    tensor = onnx.numpy_helper.from_array(array)
+    native = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), tensor.data_type)
+    ctypes.memmove(native.data_ptr(), tensor.raw_data, len(tensor.raw_data))
+    return native
+
+
+def _from_native(value: ort.OrtValue) -> Any:
+    if _numpy_type(value.data_type()):
+        return value.numpy()
+    content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    tensor = onnx.TensorProto(data_type=value.element_type(), dims=value.shape(), raw_data=content)
+    return onnx.numpy_helper.to_array(tensor)
 
 
 def _needs_native(signature: Signature) -> bool:
@@ -330,3 +347,37 @@ class CastInto:
 _CAST_BLOCK: Final = 2**16
 """Elements per call: more are split over the thread pool, whose idle threads then spin and take the core of whoever
 reads and writes meanwhile."""
+
+
+OPEN_END: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEntry:
+    """One kernel of a provider's registry: operator versions it was registered for, and types per variable."""
+
+    domain: str
+    op_type: str
+    start: int
+    end: int
+    types: Mapping[str, tuple[str, ...]]
+
+
+def installed_providers() -> tuple[str, ...]:
+    """Providers of the installed ONNX Runtime by its own names."""
+    return tuple(ort.get_available_providers())
+
+
+def kernel_entries(provider: str) -> list[KernelEntry]:
+    """The registry of a provider."""
+    return [
+        KernelEntry(
+            "" if k.domain == "ai.onnx" else k.domain,
+            k.op_name,
+            k.version_range[0],
+            k.version_range[1],
+            {var: tuple(types) for var, types in dict(k.type_constraints).items()},
+        )
+        for k in binding.get_all_opkernel_def()
+        if k.provider == provider
+    ]

@@ -34,6 +34,8 @@ class Evaluation:
     ratio: float
     rel_l2_error: float
     worst_output: str = ""
+    broken: tuple[str, ...] = ()
+    """Outputs beyond their limits; all of them where the plan did not run to its end."""
 
     @property
     def passes(self) -> bool:
@@ -71,16 +73,19 @@ class Planner:
     def score(self, plan: PrecisionPlan, wide: frozenset[int], compared: Comparison) -> Evaluation:
         """A comparison as an evaluation: the worst output's use of its limit, and the worst relative L2 error."""
         if compared.failures:
-            return Evaluation(plan, wide, math.inf, math.inf)
+            return Evaluation(plan, wide, math.inf, math.inf, broken=tuple(compared.outputs))
         worst, name, error = 0.0, "", 0.0
+        broken = []
         for output, record in compared.outputs.items():
             ratio = output_ratio(record, self.limits(output))
+            if not ratio <= 1.0:
+                broken.append(output)
             if ratio > worst or not name:
                 worst, name = ratio, output
             if record.figures is not None:
                 relative = record.figures.rel_l2_error
                 error = max(error, math.inf if relative is None else relative)
-        return Evaluation(plan, wide, worst, error, name)
+        return Evaluation(plan, wide, worst, error, name, tuple(broken))
 
     def prices(self, plan: PrecisionPlan) -> list[Price]:
         """Every rounding of a plan with its price, best bargains first."""
