@@ -28,7 +28,10 @@ _DOT_BLOCK = 8_192
 """Elements per dot product; OpenBLAS wakes its threads above 10,000, and idle threads spin."""
 
 _SINGLE_FROM = 2_048
-"""Elements from which a piece of float32 is summed in float32 rows."""
+"""Elements from which an array of float32 is summed in float32 rows."""
+
+_SINGLE_CHUNK = 2 * CHUNK
+"""Elements per piece of it: three float32 buffers (768 KiB)."""
 
 _TOO_SMALL = 1e-30
 """Mean square below which squares of float32 may have lost their digits; such pieces are summed in float64."""
@@ -45,8 +48,8 @@ class _Scratch(threading.local):
         self.first = np.empty(CHUNK)
         self.second = np.empty(CHUNK)
         self.difference = np.empty(CHUNK)
-        self.single = np.empty(CHUNK, np.float32)
-        self.mask = np.empty(CHUNK, np.bool_)
+        self.single = np.empty(_SINGLE_CHUNK, np.float32)
+        self.mask = np.empty(_SINGLE_CHUNK, np.bool_)
 
 
 _SCRATCH = _Scratch()
@@ -92,9 +95,19 @@ class ErrorSums:
         require_equal_shapes(reference, value)
         single = reference.dtype == np.float32 and value.dtype == np.float32
         with np.errstate(all="ignore"):
-            for piece, other in chunks(reference, value):
-                if not (single and piece.size >= _SINGLE_FROM and self._add_single(piece, other, fmt)):
-                    self._add_chunk(piece, other, fmt)
+            if not single or reference.size < _SINGLE_FROM:
+                self._add_wide(reference, value, fmt)
+                return
+            for piece, other in chunks(reference, value, size=_SINGLE_CHUNK):
+                if not self._add_single(piece, other, fmt):
+                    self._add_wide(piece, other, fmt)
+
+    def merge(self, other: ErrorSums) -> None:
+        """Add everything that another object was given."""
+        for name in _ADDED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self._absmax = max(self._absmax, other._absmax)
+        self._max_abs_error = max(self._max_abs_error, other._max_abs_error)
 
     def figures(self) -> ErrorFigures:
         """Return the core figures of everything added so far; those of the full set are None.
@@ -119,11 +132,15 @@ class ErrorSums:
             flushed=self._flushed,
         )
 
+    def _add_wide(self, reference: NDArray[Any], value: NDArray[Any], fmt: FloatFormat | None) -> None:
+        for piece, other in chunks(reference, value):
+            self._add_chunk(piece, other, fmt)
+
     def _add_single(self, a: NDArray[np.float32], b: NDArray[np.float32], fmt: FloatFormat | None) -> bool:
         """Add a large piece of float32; False, with nothing added, where that would lose digits."""
         size = a.size
         d = np.subtract(a, b, out=_SCRATCH.single[:size])
-        a_sq, b_sq, d_sq = _single_dot(a, a), _single_dot(b, b), _single_dot(d, d)
+        a_sq, b_sq, d_sq = _single_dot(a), _single_dot(b), _single_dot(d)
         if not math.isfinite(a_sq + b_sq + d_sq):
             return False
         absmax, largest, small = _absmax(a), _absmax(d), size * _TOO_SMALL
@@ -139,7 +156,7 @@ class ErrorSums:
         self._max_abs_error = max(self._max_abs_error, largest)
         self._reference_sq += a_sq
         self._value_sq += b_sq
-        self._product += _single_dot(a, b)
+        self._product += (a_sq + b_sq - d_sq) / 2
         self._difference_sq += d_sq
         return True
 
@@ -185,6 +202,9 @@ class ErrorSums:
             self._flushed += int(np.count_nonzero(zero & (a != 0)))
         if absmax > fmt.max_finite:
             self._saturated += int(np.count_nonzero((np.abs(b) == fmt.max_finite) & (np.abs(a) > fmt.max_finite)))
+
+
+_ADDED = tuple(name for name in ErrorSums.__slots__ if name not in ("_absmax", "_max_abs_error"))
 
 
 class DifferenceNorm:
@@ -269,13 +289,13 @@ def _dot(a: Float64Array, b: Float64Array) -> float:
     return total
 
 
-def _single_dot(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
-    """Dot product of flat contiguous float32 arrays: float32 within rows, float64 over them."""
-    even = a.size - a.size % _DOT_BLOCK
-    total = float(np.dot(a[even:], b[even:])) if even != a.size else 0.0
+def _single_dot(x: NDArray[np.float32]) -> float:
+    """Sum of squares of a flat contiguous float32 array: float32 within rows, float64 over them."""
+    even = x.size - x.size % _DOT_BLOCK
+    total = float(np.dot(x[even:], x[even:])) if even != x.size else 0.0
     if even:
-        rows = np.vecdot(a[:even].reshape(-1, _DOT_BLOCK), b[:even].reshape(-1, _DOT_BLOCK))
-        total += float(np.add.reduce(rows, dtype=np.float64))
+        rows = x[:even].reshape(-1, _DOT_BLOCK)
+        total += float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64))
     return total
 
 
