@@ -75,7 +75,9 @@ def _ours_child(model: RealModel) -> dict[str, float]:
     start = time.perf_counter()
     ranges = observe(interpreter, [Batch("one", feeds)])
     cold = time.perf_counter() - start
-    spec = planned_formats(index, decide(Context(index, ConversionRequest(), ranges, measure_constant, survey_constants)))
+    spec = planned_formats(
+        index, decide(Context(index, ConversionRequest(), ranges, measure_constant, survey_constants))
+    )
     reference = declared_formats(index)
     interpreter.run(feeds, [reference, spec])
     return {
