@@ -18,7 +18,6 @@ from onnx import ModelProto, TensorProto
 import converter
 from converter.errors import InputError
 from converter.formats import NARROW_FORMATS
-
 from tests.conformance.emulation import (
     NARROW,
     Runnable,
