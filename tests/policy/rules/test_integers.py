@@ -45,9 +45,15 @@ def test_a_range_of_floats_counts() -> None:
     assert "phase" in found
 
 
-def test_a_cast_between_floats_does_not() -> None:
+def test_doubles_count_when_they_hold_integers() -> None:
     text = "g (double[2] x) => (float[2] y) { [cast] h = Cast<to = 1>(x)  [phase] y = Sin(h) }"
-    assert refusals(integers, context(text, {"x": np.array([1.0, 5000.0])})) == {}
+    assert refusals(integers, context(text, {"x": np.array([1.0, 5000.5])})) == {}
+    assert "cast" in refusals(integers, context(text, {"x": np.array([1.0, 5000.0])}))
+
+
+def test_floats_of_the_users_do_not_count() -> None:
+    text = "g (float16[2] x) => (float[2] y) { [cast] h = Cast<to = 1>(x)  [phase] y = Sin(h) }"
+    assert refusals(integers, context(text, {"x": np.array([1, 5000], np.float16)}, to="bf16")) == {}
 
 
 def test_a_product_with_weights_is_no_coordinate_any_more() -> None:
