@@ -96,8 +96,8 @@ class TestDecisions:
         with pytest.raises(OptionError) as refused:
             decide(context(text, to="bf16", overrides=(PolicyOverride("bf16", node="pool", origin="rule 2"),)))
         assert str(refused.value) == (
-            "rule 2 wants node 'pool' (LpNormalization) in BF16: the schema LpNormalization-1 does not allow BF16 for T; "
-            "it does from opset 22; leave it out"
+            "rule 2 wants node 'pool' (LpNormalization) in BF16: the schema LpNormalization-1 does not allow BF16 "
+            "for T; it does from opset 22; leave it out"
         )
 
     def test_a_wish_for_many_of_which_some_may_is_heard(self) -> None:
