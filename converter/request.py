@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -160,5 +161,9 @@ def check_request(request: ConversionRequest, has_samples: bool) -> None:
         raise OptionError("--search measures errors and needs validation; leave out --no-validate")
     if request.provider != "none" and not request.validate:
         raise OptionError("--provider compares with FP32 and needs validation; leave out --no-validate")
-    if request.headroom < 1:
+    for name in ("max_rel_l2", "min_sqnr_db"):
+        limit = getattr(request, name)
+        if limit is not None and not math.isfinite(limit):
+            raise OptionError(f"option {name} is {limit}; it takes a finite number")
+    if not request.headroom >= 1:
         raise OptionError(f"headroom is {request.headroom}; it must be at least 1")
