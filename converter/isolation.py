@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from converter.errors import EnvironmentFailure, NarrowcastError, RunCrashed
+from converter.errors import EnvironmentFailure, InputError, NarrowcastError, RunCrashed
 
 PROTOCOL_VERSION: Final = 1
 BREADCRUMB_BYTES: Final = 4096
@@ -202,10 +202,17 @@ def run_isolated(
 
 
 def error_from_event(event: Event) -> NarrowcastError:
-    """The exception an ``error`` event stands for: same branch, same text."""
+    """The exception an ``error`` event stands for: same branch, same code, same text.
+
+    Kinds that only the child has loaded become the base of their branch.
+    """
     kinds = {kind.code: kind for kind in _error_kinds(NarrowcastError)}
-    kind = kinds.get(str(event.get("code")), NarrowcastError)
-    return kind(str(event.get("message", "")))
+    code, status = str(event.get("code")), event.get("exit_status")
+    base = InputError if status == InputError.exit_status else NarrowcastError
+    base = EnvironmentFailure if event.get("retryable") else base
+    error = kinds.get(code, base)(str(event.get("message", "")))
+    error.code = code
+    return error
 
 
 def _error_kinds(base: type[NarrowcastError]) -> list[type[NarrowcastError]]:
