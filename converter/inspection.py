@@ -17,8 +17,9 @@ from converter.pipeline import Progress, Run, catalog, listed, quiet
 from converter.policy.context import Context
 from converter.policy.decide import decide
 from converter.ranges.batches import Batches, Source
+from converter.ranges.constants import measure_constant, survey_constants
 from converter.ranges.merge import headroom_bits, overflow_share, share_below
-from converter.ranges.observe import measure, observe
+from converter.ranges.observe import observe
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import Threads
 from converter.source.onnx_file import load
@@ -70,7 +71,7 @@ def inspect(
 
 
 def _plan(index: ModelIndex, request: ConversionRequest, ranges: Mapping[int, ValueRange], to: str) -> PrecisionPlan:
-    return decide(Context(index, replace(request, to=to), ranges, measure))
+    return decide(Context(index, replace(request, to=to), ranges, measure_constant, survey_constants))
 
 
 def _value(index: ModelIndex, value_id: int, seen: ValueRange) -> dict[str, Any]:

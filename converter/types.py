@@ -206,6 +206,19 @@ class ValueRange:
         return self.nan_count + self.posinf_count + self.neginf_count
 
 
+@dataclass(frozen=True, slots=True)
+class Magnitudes:
+    """The cheap part of a constant's range.
+
+    ``absmax`` and ``mean_square`` (to three digits) mean something only when ``finite``: every element is
+    finite, and so is the sum of their squares in FP32.
+    """
+
+    absmax: float
+    mean_square: float
+    finite: bool
+
+
 # ----------------------------------------------------------------------------------------------- plan
 
 
@@ -523,6 +536,8 @@ class Report:
     findings: tuple[Finding, ...]
     repair: tuple[RepairRound, ...] = ()
     price_list: tuple[PricePoint, ...] = ()
+    policy: tuple[PolicyOverride, ...] = ()
+    """What repair or search kept FP32, as rules for ``--policy``."""
     first_abnormal: str = ""
     batches: int = 0
     timings: Mapping[str, float] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from converter.compare.expected import expected_errors
+from converter.compare.expected import expected_errors, explained_errors
 from converter.compare.lockstep import SideBySide
 from converter.compare.outputs import OutputRecord, compare_outputs
 from converter.compare.run import Comparison
@@ -24,7 +24,8 @@ from converter.operators import canonical_domain
 from converter.pipeline import Progress, Run, catalog, exact_nodes, listed, output_rows, quiet
 from converter.policy.context import Context
 from converter.ranges.batches import Batches, Source
-from converter.ranges.observe import measure, observe
+from converter.ranges.constants import measure_constant, survey_constants
+from converter.ranges.observe import observe
 from converter.report import build
 from converter.runtime.formatting import declared_formats
 from converter.runtime.interpreter import Interpreter
@@ -75,7 +76,7 @@ def validate(
     with run.stage("observe", len(batches)) as done:
         ranges = observe(left, batches, done)
     spec = declared_formats(other.index, "candidate")
-    context = Context(other.index, request, {}, measure)
+    context = Context(other.index, request, {}, measure_constant, survey_constants)
     expected = expected_errors(other.index, spec, _never_rounding(context))
     limits = {
         v.name or "": allowed_for(v.name or "", expected.get(other.index.id_of(v)), _tolerance(request), request)
@@ -87,7 +88,8 @@ def validate(
         plan = _as_plan(other.index, request.to)
         outputs = output_rows(other.index, plan, compared, limits, expected)
         verdict = judge(outputs, compared.failures)
-    evidence = _by_candidate_value(given.index, other.index, compared, ranges, expected)
+    explained = explained_errors(other.index, spec, _never_rounding(context), compared.accumulated)
+    evidence = _by_candidate_value(given.index, other.index, compared, ranges, explained)
     layers = build.layer_rows(other.index, plan, evidence)
     flops = node_flops(other.index, {})
     narrow = plan.narrow_nodes()
@@ -159,7 +161,7 @@ def _compare(left: Interpreter, right: Interpreter, batches: Batches, progress: 
     ids = {right.index.name_of(v): v for v in range(len(right.index.values))}
     figures = {ids[name]: f for name, f in side.worst.items()}
     shapes = {ids[name]: s for name, s in side.shapes.items()}
-    return Comparison(records, figures, {}, shapes, {}, failures, None, len(batches))
+    return Comparison(records, figures, {}, shapes, {}, failures, [], len(batches))
 
 
 def _as_plan(index: ModelIndex, to: str) -> PrecisionPlan:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx_ir as ir
 
 from converter.formats import FP32, NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex
 from converter.policy.legality import Ports, Refusal, narrow_ports, wide_ports
 from converter.policy.lookup import policy_for
-from converter.types import ConversionRequest, OpPolicy, ValueRange
+from converter.types import ConversionRequest, Magnitudes, OpPolicy, ValueRange
 
 Rule = Callable[["Context", frozenset[int]], Iterable[Refusal]]
 """A rule reads the context and the nodes that are still narrow, and refuses some of them."""
@@ -21,19 +22,21 @@ Rule = Callable[["Context", frozenset[int]], Iterable[Refusal]]
 class Context:
     """One conversion's evidence.
 
-    ``ranges`` holds what was observed (empty without samples); constants are measured when asked for.
-    ``measure`` turns a constant's array into a ValueRange.
+    ``ranges`` holds what was observed (empty without samples); constants are measured when asked for, the cheap
+    figures of many at once by ``survey``, the whole range of one by ``measure``.
     """
 
     index: ModelIndex
     request: ConversionRequest
     ranges: Mapping[int, ValueRange]
-    measure: Callable[[np.ndarray[tuple[int, ...], np.dtype[np.generic]]], ValueRange]
+    measure: Callable[[ir.TensorProtocol], ValueRange]
+    survey: Callable[[Sequence[ir.TensorProtocol]], Sequence[Magnitudes]]
     ports: dict[int, Ports] = field(default_factory=dict)
     illegal: dict[int, Refusal] = field(default_factory=dict)
     sentinels: dict[int, frozenset[int]] = field(default_factory=dict)
     _rows: list[OpPolicy | None] = field(default_factory=list)
     _constants: dict[int, ValueRange | None] = field(default_factory=dict)
+    _magnitudes: dict[int, Magnitudes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         index = self.index
@@ -69,7 +72,24 @@ class Context:
         tensor = self.index.constants.get(value_id)
         if tensor is None or self.index.types[value_id] != FP32.type_string:
             return None
-        return self.measure(tensor.numpy())
+        return self.measure(tensor)
+
+    def magnitudes(self, value_id: int) -> Magnitudes:
+        """How large the elements of an FP32 constant are; all constants are surveyed when the first is asked for."""
+        if not self._magnitudes:
+            wide = [v for v in self.index.constants if self.index.is_wide(v)]
+            found = self.survey([self.index.constants[v] for v in wide])
+            self._magnitudes.update(zip(wide, found, strict=True))
+        return self._magnitudes[value_id]
+
+    def absmax(self, value_id: int) -> float | None:
+        """The largest finite magnitude of an FP32 value, observed or a constant's; None when nothing is known."""
+        if value_id in self.index.constants and self.index.is_wide(value_id):
+            surveyed = self.magnitudes(value_id)
+            if surveyed.finite:
+                return surveyed.absmax
+        seen = self.seen(value_id)
+        return None if seen is None else seen.absmax
 
     def scalar(self, value_id: int) -> float | None:
         """The value of a constant with one element."""

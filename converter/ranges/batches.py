@@ -89,7 +89,8 @@ def read_source(source: Source, names: Sequence[str]) -> dict[str, Array]:
 
 def _read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
     del names
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as stream:
+        archive = np.load(stream, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds a single array, not an archive of named arrays")
         return {key: archive[key] for key in archive.files}
@@ -101,7 +102,11 @@ def _read_npy(path: Path, names: Sequence[str]) -> dict[str, Array]:
             f"'{path}' holds one unnamed array, but the model has {len(names)} inputs ({', '.join(names)}); "
             "use an .npz with their names"
         )
-    return {names[0]: np.load(path, allow_pickle=False)}
+    with path.open("rb") as stream:
+        array = np.load(stream, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it holds an archive of named arrays, not a single one; call it .npz")
+    return {names[0]: array}
 
 
 def _read_safetensors(path: Path, names: Sequence[str]) -> dict[str, Array]:
@@ -131,6 +136,7 @@ def _flat_items(items: Iterable[tuple[Any, Any]], prefix: str = "") -> Iterable[
 
 
 def _is_numbers(value: Sequence[Any]) -> bool:
+    """Whether a list is an array written out."""
     return bool(value) and all(isinstance(v, int | float) for v in value)
 
 

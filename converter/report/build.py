@@ -100,6 +100,12 @@ def first_abnormal(layers: Sequence[LayerComparison]) -> str:
     return next((layer.value for layer in layers if layer.status == "abnormal"), "")
 
 
-def clamp_outcomes(plan: PrecisionPlan, touched: Mapping[int, int]) -> tuple[ClampOutcome, ...]:
-    """Every clamp of a plan with the number of values it touched."""
-    return tuple(ClampOutcome(site, touched.get(site.value_id, 0)) for site in plan.clamps)
+def clamp_outcomes(
+    plan: PrecisionPlan, touched: Mapping[int, int], prices: Mapping[int, tuple[int, float | None]]
+) -> tuple[ClampOutcome, ...]:
+    """Every clamp of a plan: the number of values it touched, and (bytes, error) of widening instead where priced."""
+    outcomes = []
+    for site in plan.clamps:
+        more, error = prices.get(site.value_id, (None, None))
+        outcomes.append(ClampOutcome(site, touched.get(site.value_id, 0), more, error))
+    return tuple(outcomes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from converter.compare.sensitivity import Sensitivity
@@ -11,6 +11,9 @@ from converter.graph import ModelIndex
 from converter.policy.context import Context
 from converter.policy.legality import is_structured
 from converter.types import OpClass, PrecisionPlan
+
+CANCELS = 0.25
+"""Below this share of the sum of its readers' prices a rounding is priced as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +25,23 @@ class Price:
     value_id: int
 
 
-def price_list(context: Context, plan: PrecisionPlan, sensitivity: Sensitivity) -> list[Price]:
-    """All roundings of a plan, dearest first; what data movement only passes on is counted at its reader."""
+def price_list(
+    context: Context, plan: PrecisionPlan, sensitivity: Sensitivity, flops: Mapping[int, float]
+) -> list[Price]:
+    """All roundings of a plan, the best bargains first: most error for the fewest nodes and operations widened.
+
+    What data movement only passes on is counted at its reader.
+    """
     pricing = _Pricing(context, plan, sensitivity)
     found = [p for p in (*pricing.reads(), *pricing.leaves()) if p.cost > 0.0 and p.nodes]
-    return sorted(found, key=lambda p: (-p.cost, sorted(p.nodes)))
+    weights = _weights(len(context.index.nodes), flops)
+    return sorted(found, key=lambda p: (-p.cost / sum(weights(n) for n in p.nodes), sorted(p.nodes)))
+
+
+def _weights(nodes: int, flops: Mapping[int, float]) -> Callable[[int], float]:
+    """What widening a node gives up: its share of the nodes plus its share of the operations."""
+    total = sum(flops.values()) or 1.0
+    return lambda node_id: 1.0 / max(1, nodes) + flops.get(node_id, 0.0) / total
 
 
 class _Pricing:
@@ -39,17 +54,29 @@ class _Pricing:
         self._chains: dict[int, frozenset[int]] = {}
 
     def reads(self) -> Iterator[Price]:
-        """Roundings seen by a reader: its own cast, or the stored format of what it reads."""
-        for node_id, inputs in enumerate(self.index.inputs):
-            if self._moves(node_id):
+        """Roundings as readers see them: each for itself, or all together where their errors cancel."""
+        for value_id, readers in enumerate(self.index.readers):
+            if not self.index.is_wide(value_id):
                 continue
-            for position, value_id in enumerate(inputs):
-                if not self.index.is_wide(value_id):
-                    continue
-                casts = self.plan.reads.get((node_id, position)) == self.plan.to
-                nodes = self._chain(value_id) | (frozenset((node_id,)) if casts else frozenset())
-                if nodes:
-                    yield Price(self.sensitivity.cost(node_id, position), nodes, value_id)
+            prices = [p for node_id, position in readers for p in self._read(node_id, position, value_id)]
+            yield from self._jointly(value_id, prices)
+
+    def _read(self, node_id: int, position: int, value_id: int) -> Iterator[Price]:
+        if self._moves(node_id):
+            return
+        casts = self.plan.reads.get((node_id, position)) == self.plan.to
+        nodes = self._chain(value_id) | (frozenset((node_id,)) if casts else frozenset())
+        if nodes:
+            yield Price(self.sensitivity.cost(node_id, position), nodes, value_id)
+
+    def _jointly(self, value_id: int, prices: list[Price]) -> list[Price]:
+        """One price for a value whose readers all see one rounding that cancels where their paths meet."""
+        if value_id not in self.sensitivity.joint or len(prices) != len(self.index.readers[value_id]):
+            return prices
+        together = self.sensitivity.stored_cost(value_id)
+        if together >= CANCELS * sum(p.cost for p in prices):
+            return prices
+        return [Price(together, frozenset().union(*(p.nodes for p in prices)), value_id)]
 
     def leaves(self) -> Iterator[Price]:
         """Roundings of what leaves a graph or a body."""

@@ -18,6 +18,7 @@ import onnx
 import onnx.inliner
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from converter.errors import InputError, ModelError
 from converter.graph import ModelIndex, index_model
@@ -59,7 +60,8 @@ def load(source: str | Path | onnx.ModelProto, catalog: OperatorCatalog) -> Load
     try:
         model = ir.from_proto(proto)
     except Exception as error:
-        raise ModelError(f"'{name}' cannot be read as an ONNX graph: {error}; check it with onnx.checker") from error
+        text = f"'{name}' cannot be read as an ONNX graph: {_first_cause(error)}; check it with onnx.checker"
+        raise ModelError(text) from error
     ir.external_data.set_base_dir(model.graph, base_dir)
     weights = check_external_data(model, base_dir, name)
     model.graph.sort()
@@ -109,6 +111,13 @@ def _read_bytes(path: Path) -> bytes:
     if not content:
         raise ModelError(f"model '{path}' is empty (0 bytes); export or download it again")
     return content
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Where it began: onnx_ir wraps an error once per level of the graph."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error
 
 
 def _not_onnx(path: Path, content: bytes) -> str:
@@ -161,11 +170,24 @@ def _dense(sparse: onnx.SparseTensorProto, findings: list[Finding]) -> onnx.Tens
             "store it dense or split it"
         )
     indices = onnx.numpy_helper.to_array(sparse.indices)
+    if not _inside(indices, shape, len(values)):
+        raise ModelError(
+            f"sparse initializer '{name}' has indices that do not fit its shape {list(shape)}; export it again"
+        )
     dense = np.zeros(shape, values.dtype)
     where = np.unravel_index(indices, shape) if indices.ndim == 1 else tuple(indices.T)
     dense[where] = values
     findings.append(Finding("densified", name, f"sparse initializer '{name}' is stored dense ({size:,} bytes)"))
     return onnx.numpy_helper.from_array(dense, name)
+
+
+def _inside(indices: NDArray[np.int64], shape: tuple[int, ...], count: int) -> bool:
+    """Whether there is one index per value, linear or by coordinates, and each lies inside the shape."""
+    if len(indices) != count:
+        return False
+    if indices.ndim == 1:
+        return bool(((indices >= 0) & (indices < np.prod(shape))).all())
+    return indices.shape[1:] == (len(shape),) and bool(((indices >= 0) & (indices < np.array(shape))).all())
 
 
 def _inline_functions(proto: onnx.ModelProto, catalog: OperatorCatalog, findings: list[Finding]) -> onnx.ModelProto:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from converter.numerics.expectation import expected_output_rounding
-from converter.numerics.range_loss import expected_loss
+from converter.numerics.range_loss import expected_loss, loss_bound
 from converter.policy.context import Context
 from converter.policy.legality import Refusal
 from converter.policy.rules.underflow import LOSS_FACTOR
@@ -32,21 +32,23 @@ def _constant_inputs(context: Context, node_id: int) -> list[int]:
 def _out_of_range(context: Context, node_id: int) -> Iterator[Refusal]:
     limit = context.fmt.max_finite
     for value_id in _constant_inputs(context, node_id):
-        seen = context.seen(value_id)
-        if seen is not None and seen.absmax > limit and value_id not in context.saturable(node_id):
+        absmax = context.absmax(value_id)
+        if absmax is not None and absmax > limit and value_id not in context.saturable(node_id):
             name = context.index.name_of(value_id)
             yield Refusal(
                 node_id,
                 "constants",
-                f"constant '{name}' holds {seen.absmax:.6g}, {context.fmt.label} ends at {limit:.6g}; "
+                f"constant '{name}' holds {absmax:.6g}, {context.fmt.label} ends at {limit:.6g}; "
                 "a clamped constant would change the model",
-                Evidence(name, seen.absmax, limit),
+                Evidence(name, absmax, limit),
             )
 
 
 def _lost(context: Context, node_id: int) -> Iterator[Refusal]:
     limit = LOSS_FACTOR * expected_output_rounding(context.fmt)
     for value_id in _constant_inputs(context, node_id):
+        if _clearly_kept(context, value_id, limit):
+            continue
         seen = context.seen(value_id)
         loss = 0.0 if seen is None else _loss(context, value_id)
         if seen is not None and loss > limit:
@@ -58,6 +60,14 @@ def _lost(context: Context, node_id: int) -> Iterator[Refusal]:
                 f"{context.fmt.label}, against {expected_output_rounding(context.fmt):.2g} for numbers in range",
                 Evidence(name, loss, limit),
             )
+
+
+def _clearly_kept(context: Context, value_id: int, limit: float) -> bool:
+    """Whether the mean square alone shows that underflow takes less than ``limit``; a single element is exact."""
+    surveyed = context.magnitudes(value_id)
+    if context.index.constants[value_id].size == 1 or not surveyed.finite:
+        return False
+    return surveyed.absmax == 0.0 or loss_bound(surveyed.mean_square, context.fmt) <= limit
 
 
 def _loss(context: Context, value_id: int) -> float:
