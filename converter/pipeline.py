@@ -22,6 +22,7 @@ from converter.environment import describe
 from converter.errors import InternalError, OptionError
 from converter.formats import NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex, index_model
+from converter.handing_back import HandBack, Outcome, check_asked, conclude
 from converter.numerics.exact import differing
 from converter.operators import OperatorCatalog
 from converter.opset import raise_if_needed
@@ -39,10 +40,11 @@ from converter.rewrite.stream import WeightStream
 from converter.runtime.formatting import FormatSpec, declared_formats, planned_formats
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import CastInto, Threads, contributed_schemas
-from converter.source.onnx_file import LoadedModel, load
+from converter.source.onnx_file import LoadedModel
 from converter.source.save import OutputFailure as OutputFailure
 from converter.source.save import SavedModel, save
 from converter.source.type_propagation import propagate_types
+from converter.tracing import check_trace, open_model
 from converter.types import (
     ClampOutcome,
     Conversion,
@@ -100,7 +102,7 @@ def catalog() -> OperatorCatalog:
 
 
 def convert(
-    model: str | Path | onnx.ModelProto,
+    model: str | Path | onnx.ModelProto | Any,
     samples: Sequence[Source] | Source | None = None,
     request: ConversionRequest | None = None,
     *,
@@ -113,9 +115,11 @@ def convert(
 ) -> Conversion:
     """Convert an FP32 model to mixed FP16/BF16 and prove it on sample batches.
 
-    ``options`` are fields of ``ConversionRequest`` (``to="bf16"``, ``overflow="widen"`` ...).  With ``output`` the
+    ``model`` is an ONNX file or proto, a PyTorch program (TorchScript, ``.pt2``, a Hugging Face folder: traced in a
+    process of its own), or a ``torch.nn.Module`` or ``ExportedProgram`` (traced here).  ``options`` are fields of ``ConversionRequest`` (``to="bf16"``, ``overflow="widen"`` ...).  With ``output`` the
     model is written there (external data beside it when the given model had some) and ``Conversion.model`` is
-    None; without it the mixed ``onnx_ir.Model`` is returned.  On the first ``checked_batches`` batches the rewritten
+    None; without it the mixed ``onnx_ir.Model`` is returned.  An ``output`` that ends in ``.pt2`` asks for a mixed
+    ExportedProgram too, beside the ONNX model of the same name.  On the first ``checked_batches`` batches the rewritten
     graph itself is run too and must give the same bits as the plan that was compared.
 
     Raises:
@@ -126,19 +130,27 @@ def convert(
     request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
     check_request(request, samples is not None)
     run = Run(request, progress, threads or Threads(), breadcrumb, checked_batches)
+    handing = HandBack.asked(output)
     with run.stage("load"):
         known = catalog()
-        loaded = load(model, known)
-        batches = None if samples is None else Batches(listed(samples), loaded.index)
+        opened = open_model(model, samples, request, handing is not None, run.threads.count, run.timings)
+        check_asked(handing, opened)
+        loaded = opened.load(known)
+        batches = None if opened.samples is None else Batches(listed(opened.samples), loaded.index)
+        facts = opened.facts
+        if facts is not None and batches is not None:
+            facts = check_trace(opened, loaded.index, run.interpreter(loaded.index), batches)
         raised = raise_if_needed(
             loaded,
-            lambda: load(model, known),
+            lambda: opened.load(known),
             request.to,
             None if batches is None else lambda: (batch.feeds for batch in batches),
             run.interpreter,
         )
-    run.findings += [*raised.loaded.findings, *raised.findings]
-    return _Conversion(run, raised.loaded, batches).result(output)
+    run.findings += [*opened.findings(), *raised.loaded.findings, *raised.findings]
+    conversion = _Conversion(run, raised.loaded, batches)
+    done = conversion.result(handing.onnx if handing else output)
+    return conclude(opened, facts, done, handing, conversion.outcome())
 
 
 def listed(samples: Sequence[Source] | Source) -> list[Source]:
@@ -183,6 +195,14 @@ class _Conversion:
         self.batches = batches
         self.interpreter = run.interpreter(self.index)
         self.ranges: dict[int, ValueRange] = {}
+        self.plan: PrecisionPlan | None = None
+        self.compared: Comparison | None = None
+
+    def outcome(self) -> Outcome:
+        """What a program is handed back from."""
+        assert self.plan is not None
+        kept = self.compared.kept_outputs if self.compared else []
+        return Outcome(self.index, self.plan, self.request, kept[0] if kept else None)
 
     def feeds(self) -> Iterator[Mapping[str, Any]]:
         assert self.batches is not None
@@ -204,6 +224,7 @@ class _Conversion:
             proof = self._prove(context, plan, limits)
             plan = proof.plan
         compared = proof.compared if proof else None
+        self.plan, self.compared = plan, compared
         verdict, outputs = self._judge(plan, compared, limits, expected)
         with run.stage("build"):
             layers = self._layers(plan, compared, exact)

@@ -7,8 +7,11 @@ is.  Either way a private folder then holds the ONNX model, the batches under it
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sys
 import tempfile
+import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -44,6 +47,14 @@ class TraceMismatch(ModelError):
     code = "TRACE_MISMATCH"
 
 
+class TraceFolder:
+    """A private folder that goes when the last one who needs it lets go."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="narrowcast-trace-"))
+        self._end = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 @dataclass
 class Opened:
     """A model to go on with: ``source`` and ``samples`` are what was given, or what tracing made of it.
@@ -57,7 +68,7 @@ class Opened:
     name: str = ""
     sha256: str = ""
     bytes: int = 0
-    folder: tempfile.TemporaryDirectory[str] | None = None
+    folder: TraceFolder | None = None
 
     def load(self, catalog: OperatorCatalog) -> LoadedModel:
         """Read the ONNX model; a program's report names the program's file."""
@@ -76,14 +87,19 @@ class Opened:
     def expected(self, number: int) -> dict[str, Any]:
         """What PyTorch returned for a batch, by output name."""
         assert self.folder is not None
-        with np.load(Path(self.folder.name) / EXPECTED / f"{number}.npz", allow_pickle=False) as archive:
+        with np.load(self.folder.path / EXPECTED / f"{number}.npz", allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
 
 
 def open_model(
-    model: Any, samples: Sequence[Source] | Source | None, request: ConversionRequest, hand_back: bool, threads: int
+    model: Any,
+    samples: Sequence[Source] | Source | None,
+    request: ConversionRequest,
+    hand_back: bool,
+    threads: int,
+    timings: dict[str, float] | None = None,
 ) -> Opened:
-    """Take an ONNX model as it is and trace anything else.
+    """Take an ONNX model as it is and trace anything else; ``timings`` gets the seconds that takes.
 
     Raises:
         InputError: the model is refused, a batch does not fit the program, or PyTorch cannot export it.
@@ -91,12 +107,17 @@ def open_model(
     """
     if isinstance(model, onnx.ModelProto):
         return Opened(model, samples)
-    if not isinstance(model, str | Path):
-        return _trace_object(model, samples, request, hand_back)
-    kind = kind_of(Path(model))
+    kind = kind_of(Path(model)) if isinstance(model, str | Path) else None
     if kind is SourceKind.ONNX:
         return Opened(model, samples)
-    return _trace_file(Path(model), kind, samples, request, hand_back, threads)
+    started = time.perf_counter()
+    if kind is None:
+        opened = _trace_object(model, samples, request, hand_back)
+    else:
+        opened = _trace_file(Path(model), kind, samples, request, hand_back, threads)
+    if timings is not None:
+        timings["trace"] = time.perf_counter() - started
+    return opened
 
 
 def _needed(samples: Sequence[Source] | Source | None) -> list[Source]:
@@ -106,8 +127,8 @@ def _needed(samples: Sequence[Source] | Source | None) -> list[Source]:
     return expand_sources([samples] if single else list(samples))  # type: ignore[list-item, arg-type]
 
 
-def _made(folder: tempfile.TemporaryDirectory[str], facts: ProgramFacts, name: str) -> Opened:
-    root = Path(folder.name)
+def _made(folder: TraceFolder, facts: ProgramFacts, name: str) -> Opened:
+    root = folder.path
     batches = [next((root / BATCHES / str(k)).iterdir()) for k in range(len(list((root / BATCHES).iterdir())))]
     return Opened(root / MODEL, batches, facts, name, folder=folder)
 
@@ -125,10 +146,10 @@ def _trace_file(
 ) -> Opened:
     require_torch()
     sources = _needed(samples)
-    folder = tempfile.TemporaryDirectory(prefix="narrowcast-trace-")
+    folder = TraceFolder()
     stored = [str(Path(s).absolute()) if isinstance(s, str | Path) else _store(s, folder, k) for k, s in enumerate(sources)]
     asked = {
-        "verb": "trace", "model": str(path.absolute()), "kind": kind.name, "samples": stored, "folder": folder.name,
+        "verb": "trace", "model": str(path.absolute()), "kind": kind.name, "samples": stored, "folder": str(folder.path),
         "to": request.to, "dynamic": list(request.dynamic), "hand_back": hand_back, "threads": threads,
     }  # fmt: skip
     try:
@@ -145,10 +166,10 @@ def _trace_file(
     return opened
 
 
-def _store(sample: Source, folder: tempfile.TemporaryDirectory[str], number: int) -> str:
+def _store(sample: Source, folder: TraceFolder, number: int) -> str:
     """A batch of arrays in memory as a file for the child."""
     assert isinstance(sample, Mapping)
-    path = Path(folder.name) / f"batch {number}.npz"
+    path = folder.path / f"batch {number}.npz"
     with path.open("wb") as stream:
         np.savez(stream, allow_pickle=False, **{key: np.asarray(value) for key, value in flat_sample(sample).items()})
     return str(path)
@@ -194,6 +215,24 @@ def run_trace(request: Mapping[str, Any], crumb: Callable[[str], None]) -> Mappi
     return {"facts": asdict(facts)}
 
 
+def run_hand_back(request: Mapping[str, Any], crumb: Callable[[str], None]) -> Mapping[str, Any]:
+    """In the child: make the mixed program of a trace."""
+    from converter.source.torch_program.mixed import Recipe, hand_back
+
+    crumb("making the mixed program")
+    said = request["recipe"]
+    wanted = Recipe(
+        to=said["to"],
+        nodes=said["nodes"],
+        clamps=said["clamps"],
+        limits=said["limits"],
+        narrow_inputs=frozenset(said["narrow_inputs"]),
+        narrow_outputs=frozenset(said["narrow_outputs"]),
+    )
+    feeds = read_source(request["batch"], ["0"])
+    return hand_back(Path(request["folder"]), request["program"], wanted, feeds, Path(request["target"]))
+
+
 # ------------------------------------------------------------------------------------------------- objects
 
 
@@ -222,9 +261,9 @@ def _trace_object(
     from converter.source.torch_program.trace import Order, trace
 
     program = from_module(model) if isinstance(model, torch.nn.Module) else from_exported(model)
-    folder = tempfile.TemporaryDirectory(prefix="narrowcast-trace-")
+    folder = TraceFolder()
     order = Order(request.to, request.dynamic, hand_back)
-    facts = trace(program, _HeldSamples(tuple(_needed(samples))), Path(folder.name), order)
+    facts = trace(program, _HeldSamples(tuple(_needed(samples))), folder.path, order)
     return _made(folder, facts, program.label)
 
 

@@ -13,6 +13,7 @@ from converter.report import view
 from converter.report.json_view import read_report, to_json
 from converter.request import request_from_options
 from converter.runtime.session import share_thread_pool
+from converter.tracing import run_hand_back, run_trace
 from converter.types import Report
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -25,9 +26,12 @@ def run(request: Mapping[str, Any], tell: Tell, crumb: Callable[[str], None]) ->
         NarrowcastError: what went wrong, by branch.
     """
     verbs = {"convert": _convert, "validate": _validate, "inspect": _inspect}
+    programs = {"trace": run_trace, "hand_back": run_hand_back}
     verb = str(request.get("verb"))
+    if verb in programs:
+        return programs[verb](request, crumb)
     if verb not in verbs:
-        raise OptionError(f"unknown request '{verb}'; known are {', '.join(verbs)}")
+        raise OptionError(f"unknown request '{verb}'; known are {', '.join((*verbs, *programs))}")
     threads = share_thread_pool(int(request.get("threads") or available_cores()))
 
     def progress(stage: str, done: int, total: int) -> None:

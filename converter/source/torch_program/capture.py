@@ -112,7 +112,7 @@ def module_of(node: torch.fx.Node) -> str:
 
 def source_line(trace: str) -> str:
     """The innermost line of a stack trace that is the program's own, without folders of this machine."""
-    frames = [line for line in trace.splitlines() if line.lstrip().startswith('File "')]
+    frames = [line for line in trace.splitlines() if line.lstrip().startswith('File "') and "<eval_with_key>" not in line]
     own = [line for line in frames if "/torch/nn/" not in line] or frames
     if not own:
         return ""

@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -101,6 +102,11 @@ def _translate(program: ExportedProgram, opset: int) -> torch.onnx.ONNXProgram:
         raise failed(error, EXPORTER) from first
 
 
+def _is_plain(spec: Any) -> bool:
+    """Whether a structure is made of tuples, lists and dicts."""
+    return spec.is_leaf() or (spec.type in (tuple, list, dict) and all(map(_is_plain, spec.children())))
+
+
 def _make_contiguous(program: ExportedProgram) -> None:
     """Copy what fused attention makes: written out, it has other strides than were promised to a later view."""
     for node in list(program.graph.nodes):
@@ -115,10 +121,13 @@ def _make_contiguous(program: ExportedProgram) -> None:
 
 
 def _drop_constant_results(program: ExportedProgram) -> None:
-    """Take results that are plain numbers or None out of the graph; the exporter stumbles over them."""
+    """Take results that are plain numbers or None out of the graph; the exporter stumbles over them.
+
+    A result of a library's own class becomes a tuple too, so that nobody needs the library to load the program.
+    """
     specs = program.graph_signature.output_specs
     kept = [n for n, s in enumerate(specs) if not isinstance(s.arg, ConstantArgument)]
-    if len(kept) == len(specs):
+    if len(kept) == len(specs) and _is_plain(program.call_spec.out_spec):
         return
     output = program.graph.output_node()
     values = output.args[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from torch.export import ExportedProgram
 from converter.errors import ModelError
 from converter.source.detect import SourceKind, read_config
 from converter.source.torch_program import require_transformers
+from converter.source.torch_program.export import quiet
 from converter.source.torch_program.reasons import reason
 
 MODULE = "nn.Module"
@@ -73,10 +76,22 @@ def _to_eval(module: torch.nn.Module) -> str:
 
 def _exported(path: Path) -> Program:
     try:
-        program = torch.export.load(str(path))
+        with quiet():
+            _import_result_classes(path)
+            program = torch.export.load(str(path))
     except Exception as error:
         raise _unreadable(path, error) from error
     return from_exported(program)
+
+
+def _import_result_classes(path: Path) -> None:
+    """Results of transformers' classes can be read when the library has registered them."""
+    with zipfile.ZipFile(path) as archive:
+        graphs = [name for name in archive.namelist() if name.endswith(".json")]
+        named = any(b"transformers.modeling_outputs" in archive.read(name) for name in graphs)
+    if named:
+        require_transformers()
+        importlib.import_module("transformers.modeling_outputs")
 
 
 def from_exported(program: ExportedProgram) -> Program:
