@@ -22,7 +22,7 @@ from converter.ranges.merge import headroom_bits, overflow_share, share_below
 from converter.ranges.observe import observe
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import Threads
-from converter.source.onnx_file import load
+from converter.tracing import open_model
 from converter.types import ConversionRequest, PrecisionPlan, ValueRange
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -33,7 +33,7 @@ _RANGE_RULES = frozenset(("overflow", "underflow", "constants", "hidden range"))
 
 
 def inspect(
-    model: str | Path | onnx.ModelProto,
+    model: str | Path | onnx.ModelProto | Any,
     samples: Sequence[Source] | Source | None = None,
     request: ConversionRequest | None = None,
     *,
@@ -47,8 +47,9 @@ def inspect(
     """
     run = Run(request or ConversionRequest(), progress, threads or Threads(), breadcrumb)
     with run.stage("load"):
-        loaded = load(model, catalog())
-        batches = None if samples is None else Batches(listed(samples), loaded.index)
+        opened = open_model(model, samples, run.request, False, run.threads.count)
+        loaded = opened.load(catalog())
+        batches = None if opened.samples is None else Batches(listed(opened.samples), loaded.index)
     ranges: dict[int, ValueRange] = {}
     if batches is not None:
         interpreter = Interpreter(loaded.index, run.threads, breadcrumb=breadcrumb)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from converter import inspection, pipeline, validation
-from converter.errors import OptionError
+from converter.errors import InputError, OptionError
 from converter.report import view
 from converter.report.json_view import read_report, to_json
 from converter.request import request_from_options
@@ -93,13 +93,21 @@ def _finish(request: Mapping[str, Any], report: Report, models: list[str]) -> Ma
         if request.get(key):
             write_file(request[key], view(shown, name))
             files[key] = request[key]
+    refusal = _refusal(report)
     return {
-        "exit_status": 1 if report.verdict.status == "fail" else 0,
+        "exit_status": InputError.exit_status if refusal else 1 if report.verdict.status == "fail" else 0,
         "verdict": report.verdict.status,
+        "refusal": refusal,
         "files": files,
         "summary": shown["summary"],
         "shown": content.decode() if request.get("show") else None,
     }
+
+
+def _refusal(report: Report) -> str:
+    """Why a program that was asked for is not there; empty when it is, or when none was asked for."""
+    handed = report.program.handed_back if report.program else None
+    return handed.reason if handed is not None and handed.status == "refused" else ""
 
 
 def write_file(path: str, content: bytes) -> None:

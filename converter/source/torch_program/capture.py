@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 
 from converter.source.torch_program.arguments import Bound, leaves_of
 from converter.source.torch_program.export import quiet
-from converter.source.torch_program.reasons import ExportFailed, failed, reason, short_path
+from converter.source.torch_program.reasons import ExportFailed, failed, reason
+from converter.source_lines import innermost_line
 
 Axes = Mapping[str, Mapping[int, bool]]
 """Open axes by leaf name; the flag says that the caller asked for this one by name."""
@@ -100,7 +101,7 @@ def _given(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _where(node: torch.fx.Node) -> str:
-    module, line = module_of(node), source_line(node.meta.get("stack_trace") or "")
+    module, line = module_of(node), innermost_line(node.meta.get("stack_trace") or "")
     return ", ".join(part for part in (f"module '{module}'" if module else "", line) if part) or node.name
 
 
@@ -108,14 +109,3 @@ def module_of(node: torch.fx.Node) -> str:
     """The path of the module an operator belongs to."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return str(stack[-1][0]) if stack else ""
-
-
-def source_line(trace: str) -> str:
-    """The innermost line of a stack trace that is the program's own, without folders of this machine."""
-    frames = [line for line in trace.splitlines() if line.lstrip().startswith('File "') and "<eval_with_key>" not in line]
-    own = [line for line in frames if "/torch/nn/" not in line] or frames
-    if not own:
-        return ""
-    path, _, rest = own[-1].strip().removeprefix('File "').partition('"')
-    number = rest.partition("line ")[2].partition(",")[0]
-    return f"{short_path(path)}:{number}"

@@ -16,7 +16,8 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 from torch.utils import _pytree as pytree
 
 from converter.source.save import INLINE_LIMIT
-from converter.source.torch_program.reasons import failed, short_path
+from converter.source.torch_program.reasons import failed
+from converter.source_lines import STACK_TRACE, short_path
 
 EXPORTER = "torch.onnx.export(dynamo=True)"
 BASE_OPSET = 20
@@ -25,8 +26,6 @@ BF16_OPSET = 22
 """The first one at which Conv and the pooling operators may be BF16."""
 _NORM_OPSETS = {"group_norm": 21, "native_group_norm": 21, "rms_norm": 23, "_fused_rms_norm": 23}
 """Norms that the exporter writes as many small operators below this opset."""
-
-_STACK_TRACE = "pkg.torch.onnx.stack_trace"
 
 
 @contextlib.contextmanager
@@ -188,10 +187,10 @@ def _size(size: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
 
 def _shorten(node: ir.Node) -> None:
     """Keep a stack trace's files and lines, without their folders and their text."""
-    trace = node.metadata_props.get(_STACK_TRACE)
+    trace = node.metadata_props.get(STACK_TRACE)
     if trace:
         lines = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')]
-        node.metadata_props[_STACK_TRACE] = "\n".join(map(_short_line, lines))
+        node.metadata_props[STACK_TRACE] = "\n".join(map(_short_line, lines))
 
 
 def _short_line(line: str) -> str:

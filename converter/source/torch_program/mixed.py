@@ -7,6 +7,7 @@ it reads.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +19,11 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from converter.source.torch_program.arguments import Bound
-from converter.source.torch_program.capture import source_line
 from converter.source.torch_program.export import quiet
 from converter.source.torch_program.exported import Slot, bind_program, slots_of
 from converter.source.torch_program.reasons import ExportFailed, reason
 from converter.source.torch_program.trace import as_array
+from converter.source_lines import innermost_line
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _WIDE_WEIGHTS = frozenset(("batch_norm", "_native_batch_norm_legit_no_training"))
@@ -58,10 +59,10 @@ class Counts:
 class _Mixer:
     """Rewrites one graph; ``stored`` says for every FP32 value whether it is kept narrow."""
 
-    def __init__(self, module: torch.fx.GraphModule, slots: Sequence[Slot], recipe: Recipe) -> None:
-        self.module, self.graph, self.recipe = module, module.graph, recipe
+    def __init__(self, module: torch.fx.GraphModule, recipe: Recipe, names: Mapping[str, str]) -> None:
+        """``names`` maps the graph's placeholders to the inputs of the ONNX graph, which the recipe speaks of."""
+        self.module, self.graph, self.recipe, self.names = module, module.graph, recipe, names
         self.narrow = DTYPES[recipe.to]
-        self.names = {slot.placeholder: slot.name for slot in slots}
         self.stored: dict[torch.fx.Node, bool] = {}
         self.counts = Counts()
         self._casts: dict[tuple[torch.fx.Node, bool], torch.fx.Node] = {}
@@ -185,7 +186,7 @@ def _attribute(module: torch.nn.Module, name: Any) -> Any:
 
 
 def _title(node: torch.fx.Node) -> str:
-    line = source_line(node.meta.get("stack_trace") or "")
+    line = innermost_line(node.meta.get("stack_trace") or "")
     return f"{node.name} ({line})" if line else node.name
 
 
@@ -195,15 +196,20 @@ def _title(node: torch.fx.Node) -> str:
 def hand_back(folder: Path, source: str, recipe: Recipe, feeds: Mapping[str, Any], target: Path) -> dict[str, Any]:
     """Make, run and save the mixed program; returns counts, and the results are written beside it as ``.npz``.
 
+    ``feeds`` are the first batch in the order of the ONNX graph's inputs, which is the order of the program's tensors.
+
     Raises:
         ExportFailed: it cannot be made or does not run; the reason is quoted.
     """
     program = torch.export.load(str(folder / source))
     slots = slots_of(program)
-    bound = bind_program(program, slots, feeds, "of the trace")
+    tensors = [slot for slot in slots if slot.dtype is not None]
+    sample = {slot.name: value for slot, value in zip(tensors, feeds.values(), strict=True)}
+    bound = bind_program(program, slots, sample, "of the trace")
+    names = {slot.placeholder: name for slot, name in zip(tensors, feeds, strict=True)}
     with quiet(), torch.no_grad():
-        mixed, counts = mix(program, slots, recipe, bound)
-        given = bound.copied()
+        mixed, counts = mix(program, recipe, bound, slots, names)
+        given = _narrowed(bound.copied(), slots, recipe, names)
         try:
             results = pytree.tree_leaves(mixed.module()(*given.args, **given.kwargs))
         except Exception as error:
@@ -216,35 +222,26 @@ def hand_back(folder: Path, source: str, recipe: Recipe, feeds: Mapping[str, Any
 
 
 def mix(
-    program: ExportedProgram, slots: Sequence[Slot], recipe: Recipe, bound: Bound
+    program: ExportedProgram, recipe: Recipe, bound: Bound, slots: Sequence[Slot], names: Mapping[str, str]
 ) -> tuple[ExportedProgram, Counts]:
     """The program with the recipe's casts, exported again so that every value has its type."""
     module = program.module(check_guards=False)
-    mixer = _Mixer(module, slots, recipe)
+    mixer = _Mixer(module, recipe, names)
     mixer.rewrite()
-    given = bound.copied()
-    if recipe.narrow_inputs:
-        given = _narrowed(given, slots, recipe)
+    given = _narrowed(bound.copied(), slots, recipe, names)
     sizes = iter([{a: Dim.AUTO for a, d in enumerate(slot.shape) if not isinstance(d, int)} or None for slot in slots])
     args, kwargs = pytree.tree_map(lambda _: next(sizes), (given.args, given.kwargs))
+    shapes = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
     try:
         with torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
-            mixed = torch.export.export(module, given.args, given.kwargs, dynamic_shapes=_by_name(module, args, kwargs))
+            mixed = torch.export.export(module, given.args, given.kwargs, dynamic_shapes=shapes)
     except Exception as error:
         raise ExportFailed(f"PyTorch cannot export it: {reason(error)}") from error
     return mixed, mixer.counts
 
 
-def _by_name(module: torch.fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    import inspect
-
-    return dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
-
-
-def _narrowed(bound: Bound, slots: Sequence[Slot], recipe: Recipe) -> Bound:
-    names = iter(slot.name for slot in slots)
-    narrow = DTYPES[recipe.to]
-    args, kwargs = pytree.tree_map(
-        lambda v: v.to(narrow) if next(names) in recipe.narrow_inputs else v, (bound.args, bound.kwargs)
-    )
-    return Bound(args, kwargs)
+def _narrowed(bound: Bound, slots: Sequence[Slot], recipe: Recipe, names: Mapping[str, str]) -> Bound:
+    """Arguments whose inputs are narrow in the converted model, cast."""
+    narrow = iter([names.get(slot.placeholder) in recipe.narrow_inputs for slot in slots])
+    kind = DTYPES[recipe.to]
+    return Bound(*pytree.tree_map(lambda v: v.to(kind) if next(narrow) else v, (bound.args, bound.kwargs)))

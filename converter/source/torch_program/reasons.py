@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from converter.errors import ModelError
+from converter.source_lines import short_path
 
 QUOTED = 500
 """Characters of a reason that a message quotes."""
@@ -86,9 +87,3 @@ def _place(text: str) -> str:
         return ""
     path, line, function = frames[-1]
     return f"{short_path(path)}:{line} in {function}"
-
-
-def short_path(path: str) -> str:
-    """A file's path without what belongs to one machine: from the package on, else the name alone."""
-    inside = re.split(r"/(?:site|dist)-packages/", path)
-    return inside[-1] if len(inside) > 1 else path.rpartition("/")[2]
