@@ -111,8 +111,13 @@ def _handed_back(opened: Opened, done: Conversion, asked: HandBack, outcome: Out
         return HandedBack("refused", str(error))
     differences = _differences(draft.with_suffix(".npz"), outcome.first_outputs)
     reason = _too_far(differences, done.report.outputs)
-    counts: dict[str, Any] = {"nodes": answer["nodes"], "narrow": answer["narrow"], "partly": tuple(answer["partly"]),
-                              "unmatched": tuple(answer["unmatched"]), "outputs": tuple(differences.items())}  # fmt: skip
+    counts: dict[str, Any] = {
+        "nodes": answer["nodes"],
+        "narrow": answer["narrow"],
+        "partly": tuple(answer["partly"]),
+        "unmatched": tuple(answer["unmatched"]),
+        "outputs": tuple(differences.items()),
+    }
     if reason:
         return HandedBack("refused", reason, **counts)
     sha256 = _put(draft, asked.pt2)
@@ -128,7 +133,9 @@ def _differences(results: Path, converted: Mapping[str, Any]) -> dict[str, float
     found = {}
     for name, record in records.items():
         figures = record.figures
-        bad = record.mismatches or (figures is not None and (figures.misplaced_nonfinite or figures.rel_l2_error is None))
+        bad = record.mismatches or (
+            figures is not None and (figures.misplaced_nonfinite or figures.rel_l2_error is None)
+        )
         found[name] = float("inf") if bad else (figures.rel_l2_error or 0.0) if figures else 0.0
     return found
 

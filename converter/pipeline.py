@@ -116,11 +116,12 @@ def convert(
     """Convert an FP32 model to mixed FP16/BF16 and prove it on sample batches.
 
     ``model`` is an ONNX file or proto, a PyTorch program (TorchScript, ``.pt2``, a Hugging Face folder: traced in a
-    process of its own), or a ``torch.nn.Module`` or ``ExportedProgram`` (traced here).  ``options`` are fields of ``ConversionRequest`` (``to="bf16"``, ``overflow="widen"`` ...).  With ``output`` the
-    model is written there (external data beside it when the given model had some) and ``Conversion.model`` is
-    None; without it the mixed ``onnx_ir.Model`` is returned.  An ``output`` that ends in ``.pt2`` asks for a mixed
-    ExportedProgram too, beside the ONNX model of the same name.  On the first ``checked_batches`` batches the rewritten
-    graph itself is run too and must give the same bits as the plan that was compared.
+    process of its own), or a ``torch.nn.Module`` or ``ExportedProgram`` (traced here).  ``options`` are fields of
+    ``ConversionRequest`` (``to="bf16"``, ``overflow="widen"`` ...).  With ``output`` the model is written there
+    (external data beside it when the given model had some) and ``Conversion.model`` is None; without it the mixed
+    ``onnx_ir.Model`` is returned.  An ``output`` that ends in ``.pt2`` asks for a mixed ExportedProgram too, beside
+    the ONNX model of the same name.  On the first ``checked_batches`` batches the rewritten graph itself is run too
+    and must give the same bits as the plan that was compared.
 
     Raises:
         InputError: the model, a batch or an option is wrong; the message names the culprit.

@@ -122,7 +122,9 @@ def open_model(
 
 def _needed(samples: Sequence[Source] | Source | None) -> list[Source]:
     if samples is None:
-        raise OptionError("a PyTorch program is traced on a sample batch, also with --no-validate: pass --samples FILE.npz")
+        raise OptionError(
+            "a PyTorch program is traced on a sample batch, also with --no-validate: pass --samples FILE.npz"
+        )
     single = isinstance(samples, str | Path | Mapping)
     return expand_sources([samples] if single else list(samples))  # type: ignore[list-item, arg-type]
 
@@ -147,11 +149,20 @@ def _trace_file(
     require_torch()
     sources = _needed(samples)
     folder = TraceFolder()
-    stored = [str(Path(s).absolute()) if isinstance(s, str | Path) else _store(s, folder, k) for k, s in enumerate(sources)]
+    stored = [
+        str(Path(s).absolute()) if isinstance(s, str | Path) else _store(s, folder, k) for k, s in enumerate(sources)
+    ]
     asked = {
-        "verb": "trace", "model": str(path.absolute()), "kind": kind.name, "samples": stored, "folder": str(folder.path),
-        "to": request.to, "dynamic": list(request.dynamic), "hand_back": hand_back, "threads": threads,
-    }  # fmt: skip
+        "verb": "trace",
+        "model": str(path.absolute()),
+        "kind": kind.name,
+        "samples": stored,
+        "folder": str(folder.path),
+        "to": request.to,
+        "dynamic": list(request.dynamic),
+        "hand_back": hand_back,
+        "threads": threads,
+    }
     try:
         answer = run_isolated(asked)
     except RunCrashed as error:
@@ -324,5 +335,3 @@ def with_converted(opened: Opened, facts: ProgramFacts, first: Mapping[str, Any]
         figures = records[output.name].figures
         outputs.append(replace(output, converted_rel_l2=figures.rel_l2_error if figures else None))
     return replace(facts, outputs=tuple(outputs))
-
-

@@ -250,8 +250,8 @@ def worst_block(report: Object) -> str:
     if worst is None:
         return ""
     return (
-        f"{wording.printable(worst['module'], NAME_LIMIT)} makes {wording.percent(worst['share'])} of the rounding error "
-        f"({wording.plural(worst['layers'], 'layer')}, {wording.figure(worst['local_rel_l2'])} of its own)"
+        f"{wording.printable(worst['module'], NAME_LIMIT)} makes {wording.percent(worst['share'])} of the rounding "
+        f"error ({wording.plural(worst['layers'], 'layer')}, {wording.figure(worst['local_rel_l2'])} of its own)"
     )
 
 
@@ -286,13 +286,14 @@ def handed_back_sentence(facts: Object) -> str:
         return f"refused: {wording.printable(handed['reason'], SENTENCE_LIMIT)}"
     worst = max((output["rel_l2"] or 0.0 for output in handed["outputs"]), default=0.0)
     left = [
-        wording.plural(len(handed["partly"]), "operator stays FP32", "operators stay FP32") + " (its ONNX nodes disagree)"
+        wording.plural(len(handed["partly"]), "operator stays FP32", "operators stay FP32")
+        + " (its ONNX nodes disagree)"
         if handed["partly"]
         else "",
         f"{len(handed['unmatched'])} without ONNX node follow their inputs" if handed["unmatched"] else "",
     ]
     more = "".join(f"; {text}" for text in left if text)
     return (
-        f"{name}: {handed['narrow']:,} of {handed['nodes']:,} operators narrow{more}; differs from the ONNX result by at "
-        f"most {wording.figure(worst)}"
+        f"{name}: {handed['narrow']:,} of {handed['nodes']:,} operators narrow{more}; differs from the ONNX result by "
+        f"at most {wording.figure(worst)}"
     )

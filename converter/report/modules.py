@@ -7,6 +7,7 @@ errors, and its share says how much of the whole model's it makes.  Layers that 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,7 +70,7 @@ def _sums(layers: Sequence[LayerComparison]) -> dict[str, _Sum]:
     for layer in layers:
         parts = layer.module.split(".") if layer.module else []
         path = [WHOLE, *(".".join(parts[: k + 1]) for k in range(len(parts)))]
-        for parent, name in zip(path, path[1:], strict=False):
+        for parent, name in itertools.pairwise(path):
             if name not in sums:
                 sums[name] = _Sum()
                 sums[parent].children.append(name)

@@ -89,7 +89,7 @@ def _program(facts: ProgramFacts | None) -> Object | None:
     """The traced program; its notes stand among the findings."""
     if facts is None:
         return None
-    found = plain(dataclasses.replace(facts, notes=(), handed_back=None))
+    found: Object = plain(dataclasses.replace(facts, notes=(), handed_back=None))
     del found["notes"]
     handed = facts.handed_back
     if handed is not None:

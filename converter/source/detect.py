@@ -95,8 +95,8 @@ def _contents(names: Sequence[str]) -> str:
 
 def _pickled(path: Path) -> UnsupportedModel:
     return UnsupportedModel(
-        f"'{path.name}' is a pickle (torch.save): a state dict or a module, and loading it would run code from the file; "
-        f"{_WAY_OUT}"
+        f"'{path.name}' is a pickle (torch.save): a state dict or a module, and loading it would run code from the "
+        f"file; {_WAY_OUT}"
     )
 
 

@@ -6,7 +6,7 @@ Each case builds a module and named sample arrays; nothing here knows about narr
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def gpt2() -> tuple[nn.Module, Sample]:
 
 
 def t5() -> tuple[nn.Module, Sample]:
-    """The feed-forward of the encoder's blocks is scaled until the residual passes FP16's maximum, as published T5s do."""
+    """The encoder's feed-forward is scaled until the residual passes FP16's maximum, as published T5s do."""
     from transformers import T5Config, T5Model
 
     config = T5Config(vocab_size=96, d_model=32, d_kv=8, d_ff=64, num_layers=3, num_heads=4, use_cache=False,
@@ -106,7 +106,8 @@ def clip() -> tuple[nn.Module, Sample]:
     from transformers import CLIPConfig, CLIPModel
 
     text = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "max_position_embeddings": 16, "eos_token_id": 95, "projection_dim": 16}  # fmt: skip
+            "num_attention_heads": 4, "max_position_embeddings": 16, "eos_token_id": 95,
+            "projection_dim": 16}  # fmt: skip
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
               "image_size": 32, "patch_size": 8, "projection_dim": 16}  # fmt: skip
     torch.manual_seed(6)

@@ -17,8 +17,8 @@ from converter.source_lines import innermost_line
 Axes = Mapping[str, Mapping[int, bool]]
 """Open axes by leaf name; the flag says that the caller asked for this one by name."""
 
-_RANDOM = ("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "multinomial",
-           "normal", "poisson", "rrelu", "exponential", "uniform")  # fmt: skip
+_RANDOM = ("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli",
+           "multinomial", "normal", "poisson", "rrelu", "exponential", "uniform")  # fmt: skip
 _DROPOUT = ("dropout", "native_dropout", "alpha_dropout", "feature_dropout")
 
 
@@ -45,7 +45,7 @@ def capture(
 
 def _export(module: torch.nn.Module, bound: Bound, names: Sequence[str] | None, axes: Axes) -> ExportedProgram:
     # Backed sizes must not be specialised because the sample happens to have one row.
-    with quiet(), torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+    with quiet(), torch.fx.experimental._config.patch(backed_size_oblivious=True):
         return torch.export.export(
             module, bound.args, bound.kwargs, dynamic_shapes=_shapes(bound, names, axes), strict=False
         )
@@ -76,7 +76,7 @@ def check_deterministic(program: ExportedProgram) -> None:
 
 
 def _check_node(node: torch.fx.Node) -> None:
-    name = node.target._schema.name.removeprefix("aten::").rstrip("_")  # type: ignore[union-attr]
+    name = node.target._schema.name.removeprefix("aten::").rstrip("_")
     given = _given(node)
     if name in _DROPOUT and given.get("train") and given.get("p", 1.0):
         raise ExportFailed(
@@ -96,7 +96,7 @@ def _check_node(node: torch.fx.Node) -> None:
 
 
 def _given(node: torch.fx.Node) -> dict[str, Any]:
-    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+    names = [a.name for a in node.target._schema.arguments]
     return dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
 
 

@@ -78,7 +78,7 @@ def to_onnx(
             _shorten(node)
     weights = sum(int(v.const_value.nbytes) for v in model.graph.initializers.values() if v.const_value is not None)
     made.save(path, external_data=weights > INLINE_LIMIT)
-    return made.exported_program  # type: ignore[no-any-return]
+    return made.exported_program
 
 
 def _translate(program: ExportedProgram, opset: int) -> torch.onnx.ONNXProgram:

@@ -55,8 +55,8 @@ def slots_of(program: ExportedProgram) -> list[Slot]:
         value = values.get(argument.name)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise ExportFailed(
-                f"argument '{leaf.name}' of the program is a number that may change between calls ({value}); ONNX takes "
-                "tensors: export the program with a tensor there, or with the number fixed"
+                f"argument '{leaf.name}' of the program is a number that may change between calls ({value}); ONNX "
+                "takes tensors: export the program with a tensor there, or with the number fixed"
             )
         if isinstance(argument, ConstantArgument) or not isinstance(value, torch.Tensor):
             constant = getattr(argument, "value", value)
@@ -84,7 +84,13 @@ def bind_program(program: ExportedProgram, slots: Sequence[Slot], sample: Sample
         BatchError: an argument is missing, unknown, or has another type, rank or size than the program takes.
     """
     given = _by_slot(slots, sample, batch)
-    values = [_value(slot, given, sample, batch) for slot in slots]
+    for slot in slots:
+        if slot.dtype is not None and slot.name not in given:
+            raise BatchError(
+                f"batch '{batch}' lacks argument '{slot.name}' of the program; add it under that key. The program "
+                f"takes {_listed(slots)}; the batch has {', '.join(repr(k) for k in sample) or 'nothing'}"
+            )
+    values = [_value(slot, given, batch) for slot in slots]
     spec = program.call_spec.in_spec
     assert spec is not None
     args, kwargs = pytree.tree_unflatten(values, spec)
@@ -110,14 +116,9 @@ def _by_slot(slots: Sequence[Slot], sample: Sample, batch: str) -> dict[str, Any
     return found
 
 
-def _value(slot: Slot, given: Mapping[str, Any], sample: Sample, batch: str) -> Any:
+def _value(slot: Slot, given: Mapping[str, Any], batch: str) -> Any:
     if slot.dtype is None:
         return _constant(slot, given, batch)
-    if slot.name not in given:
-        raise BatchError(
-            f"batch '{batch}' lacks argument '{slot.name}' of the program; add it under that key. The program takes "
-            f"{_listed(slots)}; the batch has {', '.join(repr(k) for k in sample) or 'nothing'}"
-        )
     value = as_value(given[slot.name], slot.name, batch)
     if value.dtype != slot.dtype:
         got = str(value.dtype).removeprefix("torch.")

@@ -147,6 +147,7 @@ def from_module(module: torch.nn.Module) -> Program:
         "float32", "float64"}  # fmt: skip
     if narrow:
         raise ModelError(
-            f"the module holds parameters of type {', '.join(sorted(narrow))}; the reference is FP32: call .float() on it"
+            f"the module holds parameters of type {', '.join(sorted(narrow))}; the reference is FP32: call .float() "
+            "on it"
         )
     return Program(MODULE, type(module).__name__, "", module=module)

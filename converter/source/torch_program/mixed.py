@@ -34,8 +34,8 @@ _WIDE_WEIGHTS = frozenset(("batch_norm", "_native_batch_norm_legit_no_training")
 class Recipe:
     """A plan in the words of the exported graph.
 
-    ``nodes`` maps operators to ``narrow``, ``wide`` or ``partly``; ``clamps`` maps an operator's result or an input to its
-    bound; ``limits`` maps weights to the magnitude their narrow copies are limited to.
+    ``nodes`` maps operators to ``narrow``, ``wide`` or ``partly``; ``clamps`` maps an operator's result or an input to
+    its bound; ``limits`` maps weights to the magnitude their narrow copies are limited to.
     """
 
     to: str
@@ -87,7 +87,7 @@ class _Mixer:
         read = [source for source in node.all_input_nodes if source in self.stored]
         if not makes_floats and (not read or node.name not in self.recipe.nodes):
             return
-        if node.target.__name__ == "getitem":  # type: ignore[union-attr]
+        if node.target.__name__ == "getitem":
             self.stored[node] = self.stored[read[0]]
             return
         is_narrow = self._decide(node, read)
@@ -233,7 +233,7 @@ def mix(
     args, kwargs = pytree.tree_map(lambda _: next(sizes), (given.args, given.kwargs))
     shapes = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
     try:
-        with torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        with torch.fx.experimental._config.patch(backed_size_oblivious=True):
             mixed = torch.export.export(module, given.args, given.kwargs, dynamic_shapes=shapes)
     except Exception as error:
         raise ExportFailed(f"PyTorch cannot export it: {reason(error)}") from error

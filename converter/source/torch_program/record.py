@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from converter.source.torch_program.reasons import ExportFailed
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
     """Writes every operator that runs into a graph."""
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:

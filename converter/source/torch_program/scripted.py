@@ -93,7 +93,7 @@ def _legacy(module: torch.jit.ScriptModule, bound: Bound, names: Sequence[str], 
 def _open_axes(
     module: torch.jit.ScriptModule, bound: Bound, names: Sequence[str], axes: Axes
 ) -> tuple[Axes, list[tuple[str, str]]]:
-    """Which axes may stay open: those asked for, and the batch when the program does the same with twice as many rows."""
+    """Which axes may stay open: those asked for, and the batch when twice as many rows give the same rows."""
     asked = {name: {a: f for a, f in sizes.items() if f} for name, sizes in axes.items()}
     if asked == axes:
         return axes, []
@@ -120,7 +120,7 @@ def _starts_alike(base: Any, twice: Any) -> bool:
         return bool(base == twice)
     if base.dim() and twice.shape[0] == 2 * base.shape[0]:
         twice = twice[: base.shape[0]]
-    return base.shape == twice.shape and torch.allclose(base.float(), twice.float(), rtol=1e-3, atol=1e-5)
+    return bool(base.shape == twice.shape and torch.allclose(base.float(), twice.float(), rtol=1e-3, atol=1e-5))
 
 
 def _converted(fresh: Callable[[], Any], bound: Bound) -> Scripted:

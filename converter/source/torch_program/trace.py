@@ -1,7 +1,7 @@
 """Tracing: from a program and sample batches to an ONNX file, the batches under its names, and what PyTorch returned.
 
-Into the folder go ``model.onnx`` (weights beside it when they are large), ``batches/K/NAME.npz``, ``expected/K.npz`` and,
-where a mixed program will be handed back, ``program.pt2``.
+Into the folder go ``model.onnx`` (weights beside it when they are large), ``batches/K/NAME.npz``, ``expected/K.npz``
+and, where a mixed program will be handed back, ``program.pt2``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class _Trace:
                 result = self.runnable(*given.args, **given.kwargs)
         except Exception as error:
             raise BatchError(
-                f"the program fails on batch '{batch}': {reason(error)}; it was called with {_described(self.leaves(bound))}"
+                f"the program fails on batch '{batch}': {reason(error)}; it was called with "
+                f"{_described(self.leaves(bound))}"
             ) from error
         return results_of(result, [leaf.name for leaf in self.leaves(bound)])
 
@@ -166,8 +167,8 @@ def _note_state(run: _Trace, bound: Bound, name: str, results: list[Leaf]) -> No
     run.keeps_state = True
     if run.program.reload is None or _differs(results, run.run(bound, name)):
         raise ExportFailed(
-            f"two equal calls of the program give different results on batch '{name}': it draws random numbers or keeps "
-            "state in attributes; take both as arguments and give the new state back as results"
+            f"two equal calls of the program give different results on batch '{name}': it draws random numbers or "
+            "keeps state in attributes; take both as arguments and give the new state back as results"
         )
     text = "the program keeps state between calls; the ONNX model starts every run from the state it was saved with"
     run.notes.append(("state", text))
@@ -247,11 +248,18 @@ def _export(run: _Trace, bound: Bound, axes: dict[str, dict[int, bool]], results
         fresh = program.reload
         script = program.module
         found = export_script(
-            (lambda: fresh().module) if fresh else (lambda: script), bound, run.names or [], axes, path, run.order.hand_back
+            (lambda: fresh().module) if fresh else (lambda: script),
+            bound,
+            run.names or [],
+            axes,
+            path,
+            run.order.hand_back,
         )
         run.notes += found.notes
         if found.exported is None:
-            return _Made(found.exporter, _opset_of(path), [isinstance(r.value, torch.Tensor) for r in results], found.axes)
+            return _Made(
+                found.exporter, _opset_of(path), [isinstance(r.value, torch.Tensor) for r in results], found.axes
+            )
         exporter, exported, axes = f"{found.exporter}, then {EXPORTER}", found.exported, {}
     elif program.module is not None:
         exported, closed = capture(program.module, bound.copied(), run.names, axes)
@@ -278,10 +286,10 @@ def _translate(
         kept = [isinstance(r.value, torch.Tensor) for r in results]
     leaves = [leaf for leaf in run.leaves(bound) if isinstance(leaf.value, torch.Tensor)]
     open_axes = _open_axes(exported, [leaf.name for leaf in leaves])
-    for name in axes:
-        if 0 in axes[name] and 0 not in open_axes.get(name, ()) and run.program.exported is None:
-            run.notes.append(("axes", f"axis 0 of '{name}' is fixed: the program works for that size only, or ties it to "
-                              "an axis that is fixed"))  # fmt: skip
+    closed = [f"'{name}'" for name in axes if 0 in axes[name] and 0 not in open_axes.get(name, ())]
+    if closed and run.program.exported is None:
+        text = "the program works for that size only, or ties it to an axis that is fixed (see --dynamic)"
+        run.notes.append(("axes", f"axis 0 of {', '.join(closed)} is fixed: {text}"))
     opset = opset_for(exported, run.order.to)
     names = [leaf.name for leaf, keep in zip(results, kept, strict=True) if keep]
     decomposed = to_onnx(exported, opset, [leaf.name for leaf in leaves], names, run.folder / MODEL)
@@ -313,19 +321,27 @@ def _opset_of(path: Path) -> int:
 
 
 def _write_batch(
-    run: _Trace, number: int, name: str, sample: Sample, inputs: Sequence[str], outputs: Sequence[Leaf], kept: list[bool]
+    run: _Trace,
+    number: int,
+    name: str,
+    sample: Sample,
+    inputs: Sequence[str],
+    outputs: Sequence[Leaf],
+    kept: list[bool],
 ) -> None:
     """One batch under the graph's names, and what PyTorch returns for it."""
     bound = run.bound(name, sample)
     tensors = {leaf.name: leaf.value for leaf in run.leaves(bound) if isinstance(leaf.value, torch.Tensor)}
     if list(tensors) != list(inputs):
         raise BatchError(
-            f"batch '{name}' gives the arguments {', '.join(tensors)}, the first batch {', '.join(inputs)}; all batches "
-            "must give the same"
+            f"batch '{name}' gives the arguments {', '.join(tensors)}, the first batch {', '.join(inputs)}; all "
+            "batches must give the same"
         )
     results = run.run(bound, name)
     if len(results) != len(kept):
-        raise BatchError(f"the program returns {len(results)} values on batch '{name}' and {len(kept)} on the first one")
+        raise BatchError(
+            f"the program returns {len(results)} values on batch '{name}' and {len(kept)} on the first one"
+        )
     made = [leaf for leaf, keep in zip(results, kept, strict=True) if keep]
     _save(run.folder / BATCHES / str(number) / f"{Path(name).stem}.npz", tensors)
     _save(run.folder / EXPECTED / f"{number}.npz", {o.name: leaf.value for o, leaf in zip(outputs, made, strict=True)})
@@ -343,7 +359,7 @@ def as_array(value: Any) -> np.ndarray[Any, np.dtype[Any]]:
     if not isinstance(value, torch.Tensor):
         return np.asarray(value, np.int64 if isinstance(value, int) and not isinstance(value, bool) else None)
     value = value.detach()
-    return (value.float() if value.dtype == torch.bfloat16 else value).cpu().contiguous().numpy()
+    return np.asarray((value.float() if value.dtype == torch.bfloat16 else value).cpu().contiguous().numpy())
 
 
 def _inputs(run: _Trace, bound: Bound, axes: Mapping[str, Iterable[int]]) -> Iterator[ProgramInput]:
