@@ -308,21 +308,18 @@ class TestRefusals:
             convert(source, {"x": floats([1, 2]), "z": floats([1, 2, 3])})
 
     def test_a_mixed_run_that_fails_is_a_verdict(self) -> None:
-        """Reshape takes its size from a value that FP16 rounds up."""
+        """Reshape takes its size from a value that FP16 rounds up: 4.9999 becomes 5."""
         source = model("""
             g (float[1] x) => (float[K] y) <float[4] data = {1, 2, 3, 4}> {
-              [half] h = Mul(x, x)  [whole] f = Floor(h)  i = Cast<to = 7>(f)  [shape] y = Reshape(data, i) }""")
+              [half] h = Abs(x)  [whole] f = Floor(h)  i = Cast<to = 7>(f)  [shape] y = Reshape(data, i) }""")
         forced = (PolicyOverride(format="fp16", node="half"), PolicyOverride(format="fp16", node="whole"))
-        report = convert(
-            source,
-            {
-                "x": floats([2.2360]),
-            },
-            overrides=forced,
-            repair=False,
-            validate=True,
-        ).report
-        assert report.verdict.status in ("pass", "fail")
+        report = convert(source, {"x": floats([4.9999])}, overrides=forced, repair=False).report
+        assert report.verdict.status == "fail"
+        (reason,) = (r for r in report.verdict.reasons if r.limit == "runs")
+        assert reason.layer == "shape"
+        assert reason.message.startswith("the mixed model fails at node 'shape' in batch 0: ")
+        assert "requested shape:{5}" in reason.message
+        assert "/" not in reason.message
 
     def test_a_rewrite_that_breaks_its_plan_is_caught(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The written graph is run against the plan: here its Relu becomes a Neg on the way."""
