@@ -41,6 +41,7 @@ from converter.rewrite.check import check_types, interface, narrowed
 from converter.rewrite.stream import WeightStream
 from converter.runtime.formatting import FormatSpec, declared_formats, planned_formats
 from converter.runtime.interpreter import Interpreter
+from converter.runtime.loading import loading_problem
 from converter.runtime.providers import chosen_provider, target_kernels
 from converter.runtime.session import CastInto, Threads, contributed_schemas
 from converter.source.final_check import checker_problem, forget_inner_shapes
@@ -131,19 +132,52 @@ def convert(
     request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
     chosen_provider(request.provider)
     run = Run(request, progress, threads or Threads(), breadcrumb, checked_batches)
-    with run.stage("load"):
-        known = catalog()
-        loaded = load(model, known)
-        batches = None if samples is None else Batches(listed(samples), loaded.index)
-        raised = raise_if_needed(
-            loaded,
-            lambda: load(model, known),
-            request.to,
-            None if batches is None else lambda: (batch.feeds for batch in batches),
-            run.interpreter,
-        )
+    known = catalog()
+    problem: DoesNotLoad | None = None
+    for kept in FINENESS:
+        run.findings.clear()
+        with run.stage("load"):
+            loaded, batches = _load_raised(run, model, samples, known)
+        try:
+            conversion = _Conversion(run, loaded, batches, lambda: load(model, known), kept)
+            if problem is not None:
+                conversion.tell_coarser(problem)
+            return conversion.result(output)
+        except DoesNotLoad as error:
+            problem = error
+    raise InternalError(f"ONNX Runtime does not load the rewritten model: {problem}; this is a bug in narrowcast")
+
+
+FINENESS: tuple[frozenset[OpClass], ...] = (
+    frozenset(),
+    frozenset((OpClass.FOLLOW,)),
+    frozenset((OpClass.FOLLOW, OpClass.EXACT)),
+)
+"""Classes kept FP32, tried in turn until ONNX Runtime's optimiser can load the result; the first nearly always does."""
+
+
+class DoesNotLoad(Exception):
+    """ONNX Runtime's optimiser cannot load the rewritten model although it loads the given one."""
+
+
+def _load_raised(
+    run: Run,
+    model: str | Path | onnx.ModelProto,
+    samples: Sequence[Source] | Source | None,
+    known: OperatorCatalog,
+) -> tuple[LoadedModel, Batches | None]:
+    """The model, its operator set raised where BF16 needs it, and the batches."""
+    loaded = load(model, known)
+    batches = None if samples is None else Batches(listed(samples), loaded.index)
+    raised = raise_if_needed(
+        loaded,
+        lambda: load(model, known),
+        run.request.to,
+        None if batches is None else lambda: (batch.feeds for batch in batches),
+        run.interpreter,
+    )
     run.findings += [*raised.loaded.findings, *raised.findings]
-    return _Conversion(run, raised.loaded, batches, lambda: load(model, known)).result(output)
+    return raised.loaded, batches
 
 
 def listed(samples: Sequence[Source] | Source) -> list[Source]:
@@ -156,10 +190,16 @@ class _Conversion:
     """One conversion after loading: the remaining six stages."""
 
     def __init__(
-        self, run: Run, loaded: LoadedModel, batches: Batches | None, reload: Callable[[], LoadedModel]
+        self,
+        run: Run,
+        loaded: LoadedModel,
+        batches: Batches | None,
+        reload: Callable[[], LoadedModel],
+        kept: frozenset[OpClass],
     ) -> None:
         self.run = run
         self.reload = reload
+        self.kept = kept
         self.request = run.request
         self.loaded = loaded
         self.index: ModelIndex = loaded.index
@@ -186,7 +226,9 @@ class _Conversion:
         with run.stage("decide"):
             target = target_kernels(request.target)
             has_kernel = target.runs if target else None
-            context = Context(self.index, request, self.ranges, measure_constant, survey_constants, has_kernel)
+            context = Context(
+                self.index, request, self.ranges, measure_constant, survey_constants, has_kernel, self.kept
+            )
             plan = decide(context)
             exact = exact_nodes(context)
             expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
@@ -272,7 +314,24 @@ class _Conversion:
             wanted = narrowed(given, NARROW_FORMATS[plan.to].type_string)
         check_types(written, wanted)
         self._ask_checker(model)
+        self._try_loading(model)
         return written
+
+    def _try_loading(self, model: ir.Model) -> None:
+        """FP16 models load in ONNX Runtime with its optimiser on; its CPU provider runs no BF16."""
+        if self.request.to != "fp16":
+            return
+        problem = loading_problem(model)
+        if problem is not None and loading_problem(self.reload().index.model) is None:
+            raise DoesNotLoad(problem)
+
+    def tell_coarser(self, problem: Exception) -> None:
+        """Say that a coarser mix was chosen, and what the finer one ran into."""
+        kept = ", ".join(sorted(c.value for c in self.kept))
+        text = (
+            f"operators of the classes {kept} stay FP32: ONNX Runtime's optimiser cannot load the finer mix ({problem})"
+        )
+        self.run.findings.append(Finding("coarser", self.loaded.facts.name, text))
 
     def _ask_checker(self, model: ir.Model) -> None:
         """The result passes ONNX's own checker in full, unless the given model did not either."""

@@ -12,7 +12,7 @@ from converter.formats import FP32, NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex
 from converter.policy.legality import Ports, Refusal, has_own_type, narrow_ports, wide_ports
 from converter.policy.lookup import policy_for
-from converter.types import ConversionRequest, Magnitudes, OpPolicy, ValueRange
+from converter.types import ConversionRequest, Magnitudes, OpClass, OpPolicy, ValueRange
 
 HasKernel = Callable[[str, str, int, Mapping[str, str]], bool]
 """(domain, operator, since-version, type by type variable)."""
@@ -36,6 +36,8 @@ class Context:
     survey: Callable[[Sequence[ir.TensorProtocol]], Sequence[Magnitudes]]
     has_kernel: HasKernel | None = None
     """Whether the target runs an operator version with these types; None: the target is ``any``."""
+    kept_classes: frozenset[OpClass] = frozenset()
+    """Classes of operators kept FP32 because a runtime's optimiser broke a finer mix of this model."""
     ports: dict[int, Ports] = field(default_factory=dict)
     illegal: dict[int, Refusal] = field(default_factory=dict)
     sentinels: dict[int, frozenset[int]] = field(default_factory=dict)

@@ -110,6 +110,11 @@ def _refusals(
         if override.format == FP32.name:
             refused[node_id] = Refusal(node_id, "override", f"kept FP32 by {override.origin or 'an override'}")
     narrow = _candidates(context)
+    for node_id in narrow - forced:
+        row = context.row(node_id)
+        if row is not None and row.op_class in context.kept_classes:
+            text = "ONNX Runtime's optimiser makes an invalid model of a finer mix of formats (measured by loading it)"
+            refused.setdefault(node_id, Refusal(node_id, "loads", text))
     for rule in RULES:
         left = frozenset(n for n in narrow if n not in refused and n not in forced)
         for refusal in rule(context, left):

@@ -65,7 +65,7 @@ def _out_of_range(context: Context, node_id: int) -> Iterator[Refusal]:
 def _lost(context: Context, node_id: int) -> Iterator[Refusal]:
     limit = LOSS_FACTOR * expected_output_rounding(context.fmt)
     for value_id in _constant_inputs(context, node_id):
-        if _clearly_kept(context, value_id, limit):
+        if value_id in context.saturable(node_id) or _clearly_kept(context, value_id, limit):
             continue
         seen = context.seen(value_id)
         loss = 0.0 if seen is None else _loss(context, value_id)
