@@ -101,7 +101,8 @@ def _native_errors() -> Iterator[None]:
     except binding.NotImplemented as error:
         raise KernelMissing(one_line(error)) from error
     except Exception as error:
-        raise KernelFailure(one_line(error)) from error
+        missing = "is not a registered function/op" in str(error)
+        raise (KernelMissing if missing else KernelFailure)(one_line(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
