@@ -166,11 +166,12 @@ def _on_the_cycle(waits: list[set[int]], start: int) -> int:
 
 
 def _needs(node: onnx.NodeProto) -> Iterator[str]:
-    """Names a node reads, itself or from inside its bodies."""
+    """Names a node reads from its own scope, itself or from inside its bodies."""
     yield from node.input
     for body in _bodies(node):
-        for inner in body.node:
-            yield from _needs(inner)
+        own = {v.name for v in body.input} | {t.name for t in body.initializer}
+        own |= {name for inner in body.node for name in inner.output}
+        yield from (name for inner in body.node for name in _needs(inner) if name not in own)
 
 
 def _check_reads(node: onnx.NodeProto, names: Iterable[str], visible: frozenset[str]) -> None:
