@@ -17,6 +17,12 @@ from converter.program_facts import ProgramFacts
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+PROVENANCE = "narrowcast"
+"""Prefix of the ``metadata_props`` keys that we write on nodes: ``format`` (decided), ``rule`` (inserted) ..."""
+
+RAISED_OPSET = "raised opset"
+"""The ``rule`` of nodes that raising the operator set put in: they are decided on like the user's own."""
+
 STAGES = ("load", "observe", "decide", "rewrite", "compare", "judge", "build")
 
 
