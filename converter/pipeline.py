@@ -21,7 +21,7 @@ from converter.compare.tolerances import allowed_for, named_tolerance
 from converter.compare.verdict import judge
 from converter.cost import estimated_gain, narrow_share, node_flops
 from converter.environment import describe
-from converter.errors import InternalError
+from converter.errors import InternalError, OptionError
 from converter.formats import NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex, index_model
 from converter.numerics.exact import differing
@@ -29,6 +29,7 @@ from converter.operators import OperatorCatalog
 from converter.opset import raise_if_needed
 from converter.policy.context import Context
 from converter.policy.decide import decide
+from converter.policy.legality import has_cast
 from converter.policy.lookup import NARROW_SUMS
 from converter.proof import Proof, Prover
 from converter.ranges.batches import Batches, Source
@@ -41,6 +42,7 @@ from converter.rewrite.check import check_types, interface, narrowed
 from converter.rewrite.stream import WeightStream
 from converter.runtime.formatting import FormatSpec, declared_formats, planned_formats
 from converter.runtime.interpreter import Interpreter
+from converter.runtime.loading import loading_problem
 from converter.runtime.providers import chosen_provider, target_kernels
 from converter.runtime.session import CastInto, Threads, contributed_schemas
 from converter.source.final_check import checker_problem, forget_inner_shapes
@@ -131,19 +133,58 @@ def convert(
     request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
     chosen_provider(request.provider)
     run = Run(request, progress, threads or Threads(), breadcrumb, checked_batches)
-    with run.stage("load"):
-        known = catalog()
-        loaded = load(model, known)
-        batches = None if samples is None else Batches(listed(samples), loaded.index)
-        raised = raise_if_needed(
-            loaded,
-            lambda: load(model, known),
-            request.to,
-            None if batches is None else lambda: (batch.feeds for batch in batches),
-            run.interpreter,
+    known = catalog()
+    problem: DoesNotLoad | None = None
+    for kept in FINENESS:
+        run.findings.clear()
+        with run.stage("load"):
+            loaded, batches = _load_raised(run, model, samples, known)
+        try:
+            conversion = _Conversion(run, loaded, batches, lambda: load(model, known), kept)
+            if problem is not None:
+                conversion.tell_coarser(problem)
+            return conversion.result(output)
+        except DoesNotLoad as error:
+            problem = error
+    raise InternalError(f"ONNX Runtime does not load the rewritten model: {problem}; this is a bug in narrowcast")
+
+
+FINENESS: tuple[frozenset[OpClass], ...] = (
+    frozenset(),
+    frozenset((OpClass.FOLLOW,)),
+    frozenset((OpClass.FOLLOW, OpClass.EXACT)),
+)
+"""Classes kept FP32, tried in turn until ONNX Runtime's optimiser can load the result; the first nearly always does."""
+
+
+class DoesNotLoad(Exception):
+    """ONNX Runtime's optimiser cannot load the rewritten model although it loads the given one."""
+
+
+def _load_raised(
+    run: Run,
+    model: str | Path | onnx.ModelProto,
+    samples: Sequence[Source] | Source | None,
+    known: OperatorCatalog,
+) -> tuple[LoadedModel, Batches | None]:
+    """The model, its operator set raised where BF16 needs it, and the batches."""
+    loaded = load(model, known)
+    batches = None if samples is None else Batches(listed(samples), loaded.index)
+    raised = raise_if_needed(
+        loaded,
+        lambda: load(model, known),
+        run.request.to,
+        None if batches is None else lambda: (batch.feeds for batch in batches),
+        run.interpreter,
+    )
+    fmt = NARROW_FORMATS[run.request.to]
+    if run.request.io_types == "narrow" and not has_cast(raised.loaded.index, fmt):
+        raise OptionError(
+            f"opset {raised.loaded.index.opset} knows no Cast to {fmt.label}, so inputs and outputs cannot be that; "
+            "leave out --io-types narrow, or export the model with opset 13 or newer"
         )
     run.findings += [*raised.loaded.findings, *raised.findings]
-    return _Conversion(run, raised.loaded, batches, lambda: load(model, known)).result(output)
+    return raised.loaded, batches
 
 
 def listed(samples: Sequence[Source] | Source) -> list[Source]:
@@ -156,10 +197,16 @@ class _Conversion:
     """One conversion after loading: the remaining six stages."""
 
     def __init__(
-        self, run: Run, loaded: LoadedModel, batches: Batches | None, reload: Callable[[], LoadedModel]
+        self,
+        run: Run,
+        loaded: LoadedModel,
+        batches: Batches | None,
+        reload: Callable[[], LoadedModel],
+        kept: frozenset[OpClass],
     ) -> None:
         self.run = run
         self.reload = reload
+        self.kept = kept
         self.request = run.request
         self.loaded = loaded
         self.index: ModelIndex = loaded.index
@@ -186,7 +233,9 @@ class _Conversion:
         with run.stage("decide"):
             target = target_kernels(request.target)
             has_kernel = target.runs if target else None
-            context = Context(self.index, request, self.ranges, measure_constant, survey_constants, has_kernel)
+            context = Context(
+                self.index, request, self.ranges, measure_constant, survey_constants, has_kernel, self.kept
+            )
             plan = decide(context)
             exact = exact_nodes(context)
             expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
@@ -200,6 +249,7 @@ class _Conversion:
         with run.stage("build"):
             layers = self._layers(plan, compared, exact)
             flops = node_flops(self.index, self.ranges)
+        nonfinite = list(self._reference_findings())
         given_interface = interface(self.index.model)
         external = any(True for v in self.index.model.graph.initializers.values() if _is_external(v.const_value))
         changed = {self.index.name_of(v) for v in self.index.constants}
@@ -210,6 +260,7 @@ class _Conversion:
             if compared is not None:
                 self._verify(written, compared)
             saved = self._save(rewritten, output, external, changed) if output else None
+        run.findings += nonfinite
         provider = self._run_on_provider(rewritten, saved, compared, limits)
         verdict = judge_provider(verdict, provider.reasons)
         report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, proof)
@@ -272,7 +323,24 @@ class _Conversion:
             wanted = narrowed(given, NARROW_FORMATS[plan.to].type_string)
         check_types(written, wanted)
         self._ask_checker(model)
+        self._try_loading(model)
         return written
+
+    def _try_loading(self, model: ir.Model) -> None:
+        """FP16 models load in ONNX Runtime with its optimiser on; its CPU provider runs no BF16."""
+        if self.request.to != "fp16":
+            return
+        problem = loading_problem(model)
+        if problem is not None and loading_problem(self.reload().index.model) is None:
+            raise DoesNotLoad(problem)
+
+    def tell_coarser(self, problem: Exception) -> None:
+        """Say that a coarser mix was chosen, and what the finer one ran into."""
+        kept = ", ".join(sorted(c.value for c in self.kept))
+        text = (
+            f"operators of the classes {kept} stay FP32: ONNX Runtime's optimiser cannot load the finer mix ({problem})"
+        )
+        self.run.findings.append(Finding("coarser", self.loaded.facts.name, text))
 
     def _ask_checker(self, model: ir.Model) -> None:
         """The result passes ONNX's own checker in full, unless the given model did not either."""
@@ -345,7 +413,7 @@ class _Conversion:
     ) -> Report:
         run, facts = self.run, self.loaded.facts
         ran = self._interpreter.findings if self._interpreter else []
-        findings = [*run.findings, *ran, *self._reference_findings()]
+        findings = [*run.findings, *ran]
         if not plan.narrow_nodes():
             text = f"nothing was left to convert: every node is narrow already or stays FP32 (to {plan.to})"
             findings.append(Finding("nothing-to-do", facts.name, text))

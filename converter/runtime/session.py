@@ -20,6 +20,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
+from converter.numerics.exact import is_small
 from converter.operators import OperatorSchema, Port
 
 Array = NDArray[Any]
@@ -160,7 +161,7 @@ class Kernel:
 
 
 def _to_native(array: Array) -> ort.OrtValue:
-    if array.dtype.isbuiltin == 1:  # NumPy's own; ml_dtypes' are 2
+    if not is_small(array):
         return ort.OrtValue.ortvalue_from_numpy(array)
     tensor = onnx.numpy_helper.from_array(array)
     native = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), tensor.data_type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from converter.policy.legality import Refusal
-from converter.search.last_resort import last_resorts
+from converter.search.last_resort import EXPLAINED, before_steps, last_resorts
 from converter.search.planner import Evaluation, Planner
 from converter.search.prices import Cut, Price, cuts
 from converter.search.reasons import measured_reasons
@@ -36,13 +36,18 @@ def repair(planner: Planner, first: Evaluation) -> tuple[dict[int, Refusal], lis
         chosen = choose_cut(prices, current, TARGETS[number - 1])
         new = measured_reasons(planner.context.index, "repair", prices, chosen.nodes - set(widened))
         last = number == MAX_ROUNDS or not new
-        attempts = ([new] if new else []) + (last_resorts(planner.context, current) if last else [])
+        attempts = [new]
+        if cuts(prices)[0].remaining < EXPLAINED * current.ratio**2:
+            attempts.insert(0, before_steps(planner.context, current))
+        if last:
+            attempts += last_resorts(planner.context, current)
+        attempts = [attempt for attempt in attempts if attempt]
         if not attempts:
             break
         tried = _until_one_passes(planner, widened, attempts)
         extra, evaluation = tried[-1]
         reasons = {n: r for attempt, _ in tried for n, r in attempt.items()} | reasons
-        rounds.append(_round(planner, number, current, evaluation, sorted(set(extra) - set(widened)), prices))
+        rounds.append(_round(planner, number, current, evaluation, extra, prices if extra is new else []))
         best = min((best, *(e for _, e in tried)), key=lambda e: e.ratio)
         widened, current = widened | extra, evaluation
         if evaluation.passes or last:
@@ -85,10 +90,10 @@ def calibration(predicted: float, ratio: float) -> float:
 
 
 def _round(
-    planner: Planner, number: int, before: Evaluation, after: Evaluation, new: list[int], prices: list[Price]
+    planner: Planner, number: int, before: Evaluation, after: Evaluation, new: dict[int, Refusal], prices: list[Price]
 ) -> RepairRound:
     labels = planner.context.index.labels
-    reason = "no single rounding explained the error, so what the output depends on became FP32"
+    reason = next(iter(new.values())).reason
     if prices:
         worst = max(prices, key=lambda p: p.cost)
         reason = (

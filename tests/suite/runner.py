@@ -18,7 +18,16 @@ from onnx import ModelProto, TensorProto
 import converter
 from converter.errors import InputError
 from converter.formats import NARROW_FORMATS
-from tests.conformance.emulation import NARROW, Runnable, all_nodes, element_of, emulated, inlined, scoped_types
+from tests.conformance.emulation import (
+    NARROW,
+    Runnable,
+    all_nodes,
+    element_of,
+    emulated,
+    holds_narrow,
+    inlined,
+    scoped_types,
+)
 from tests.conformance.figures import error
 from tests.conformance.validity import faults
 
@@ -160,16 +169,12 @@ def _reference(case: Case) -> tuple[str, dict[str, Any] | None]:
         reference = Runnable(case.model).run(case.feeds)
     except Exception as problem:
         runs = " ".join(str(problem).split())[:300]
-    if _has_narrow(case.model):
+    if holds_narrow(inlined(case.model)):
         try:
             reference = Runnable(emulated(case.model)).run(case.feeds)
         except Exception:
             reference = None
     return runs, reference
-
-
-def _has_narrow(model: ModelProto) -> bool:
-    return any(element_of(kind) in NARROW for _, types in scoped_types(inlined(model)) for kind in types.values())
 
 
 def _is_random(model: ModelProto) -> bool:
