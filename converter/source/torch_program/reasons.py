@@ -31,12 +31,12 @@ _ADVICE = (
      "the program works for one size of that axis only: leave that --dynamic out, or take sizes from tensor.shape"),
     (("in-place", "inplace", "mutat", "functionaliz", "a view of a leaf"),
      "it changes a tensor in place where that cannot be undone: write the result to a new tensor"),
-    (("no onnx function found", "unsupportedoperator", "is not supported"),
-     "that operator has no ONNX form: replace it, or raise the opset by exporting the model yourself"),
     ((".numpy() is not supported", "faketensor", "tensor subclasses"),
      "it leaves PyTorch on the way (NumPy or Python numbers): keep the whole computation in tensors"),
     (("scriptmodule", "scriptfunction"),
      "save the module with torch.export.save, or save the scripted module with torch.jit.save"),
+    (("no onnx function found", "unsupportedoperator", "is not supported"),
+     "that operator has no ONNX form: replace it, or raise the opset by exporting the model yourself"),
 )  # fmt: skip
 
 
@@ -82,8 +82,6 @@ def _telling(text: str) -> list[str]:
 
 def _place(text: str) -> str:
     """The last line of the user's program that an error names."""
-    frames = [f for f in _FRAME.findall(text) if "/torch/" not in f[0]]
-    if not frames:
-        return ""
-    path, line, function = frames[-1]
-    return f"{short_path(path)}:{line} in {function}"
+    frames = [(short_path(path), line, function) for path, line, function in _FRAME.findall(text)]
+    own = [frame for frame in frames if not frame[0].startswith(("torch/", "<"))]
+    return "{}:{} in {}".format(*own[-1]) if own else ""

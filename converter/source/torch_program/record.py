@@ -27,6 +27,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
         self._nodes: dict[int, torch.fx.Node] = {}
         self._kept: list[torch.Tensor] = list(inputs)
         self._tainted: set[torch.fx.Node] = set()
+        self.problem: ExportFailed | None = None
+        """Why the recording is void; TorchScript loses the exception on its way out."""
         for number, tensor in enumerate(inputs):
             node = self.graph.placeholder(f"input_{number}")
             self._nodes[id(tensor)] = node
@@ -52,10 +54,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
         """A number that was read out of a tensor decides the program's way; it must not depend on the arguments."""
         read = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if any(self._nodes.get(id(tensor)) in self._tainted for tensor in read):
-            raise ExportFailed(
+            self.problem = ExportFailed(
                 f"the program reads the value of a tensor that depends on its arguments ({func}), so its control flow "
                 "may differ on other batches; export it with torch.export from the original module, with torch.cond"
             )
+            raise self.problem
 
     def _name(self, result: Any, node: torch.fx.Node) -> None:
         if isinstance(result, torch.Tensor):
@@ -95,6 +98,11 @@ def record(run: Callable[[], Any], inputs: Sequence[torch.Tensor]) -> torch.fx.G
         ExportFailed: the program's way depends on the values of its arguments.
     """
     recorder = Recorder(inputs)
-    with torch.no_grad(), recorder:
-        result = run()
+    try:
+        with torch.no_grad(), recorder:
+            result = run()
+    except Exception:
+        if recorder.problem is not None:
+            raise recorder.problem from None
+        raise
     return recorder.finish([leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)])

@@ -92,7 +92,17 @@ class _Trace:
                 f"the program fails on batch '{batch}': {reason(error)}; it was called with "
                 f"{_described(self.leaves(bound))}"
             ) from error
+        self._note_writes(bound, given)
         return results_of(result, [leaf.name for leaf in self.leaves(bound)])
+
+    def _note_writes(self, bound: Bound, given: Bound) -> None:
+        """Tell once which arguments the program changes in place."""
+        for before, after in zip(self.leaves(bound), self.leaves(given), strict=True):
+            if isinstance(before.value, torch.Tensor) and not torch.equal(before.value, after.value):
+                text = f"the program writes into its argument '{before.name}'"
+                note = ("state", f"{text}; an ONNX model leaves its inputs as they are")
+                if note not in self.notes and not before.value.isnan().any():
+                    self.notes.append(note)
 
 
 @contextlib.contextmanager
