@@ -26,12 +26,14 @@ from converter.policy.rules.loop_carried import loop_carried
 from converter.policy.rules.norm_patterns import norm_patterns
 from converter.policy.rules.overflow import overflow
 from converter.policy.rules.overrides import matched_nodes
+from converter.policy.rules.provenance import provenance
 from converter.policy.rules.residual import residual
 from converter.policy.rules.sentinels import limited_sentinels, saturable_inputs
 from converter.policy.rules.underflow import underflow
 from converter.types import Decision, OpClass, PolicyOverride, PrecisionPlan
 
 RULES: tuple[Rule, ...] = (
+    provenance,
     overflow,
     residual,
     constants,

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from converter.types import PROVENANCE, RAISED_OPSET
+
 
 class CannotAdapt(Exception):
     """A node that has no equal at the next version; the text says why."""
@@ -48,7 +50,7 @@ class Site:
         if like is not None:
             output.type, output.shape = ir.TensorType(like.dtype), ir.Shape(like.shape.numpy())
         made = ir.Node("", op_type, list(inputs), list(attributes), outputs=[output], name=self.fresh(f"{name}_node"))
-        made.metadata_props["narrowcast.rule"] = "raised opset"
+        made.metadata_props[f"{PROVENANCE}.rule"] = RAISED_OPSET
         graph = self.node.graph
         assert isinstance(graph, ir.Graph)
         graph.insert_before(self.node, made)
@@ -144,7 +146,7 @@ def _reshape_result(site: Site, shape: ir.Value) -> None:
     name = result.name or ""
     restored = ir.Value(name=name, type=result.type, shape=result.shape)
     reshape = ir.Node("", "Reshape", [result, shape], outputs=[restored], name=site.fresh(f"{name}_restore"))
-    reshape.metadata_props["narrowcast.rule"] = "raised opset"
+    reshape.metadata_props[f"{PROVENANCE}.rule"] = RAISED_OPSET
     for reader, position in list(result.uses()):
         if reader is not reshape:
             reader.replace_input_with(position, restored)

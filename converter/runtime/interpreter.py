@@ -18,7 +18,7 @@ import numpy as np
 from converter.errors import ModelError
 from converter.formats import FloatFormat
 from converter.graph import ModelIndex
-from converter.numerics.chunks import Parts
+from converter.numerics.background import Background
 from converter.runtime import control_flow
 from converter.runtime.formatting import ConstantStore, FormatSpec, Rounding
 from converter.runtime.kernels import StepRunner
@@ -69,7 +69,7 @@ class Interpreter:
     def __post_init__(self) -> None:
         self.program: Program = compile_model(self.index)
         self.rounding = Rounding(self.profile, self.threads)
-        self.parts = Parts(self.threads.count)
+        self.background = Background(self.threads.count)
         self.constants = ConstantStore(self.index, self.rounding)
         self.runner = StepRunner(self.index, KernelCache(self.threads), self.seed)
         self._taps: Sequence[Tap] = ()

@@ -108,7 +108,7 @@ def _native_errors() -> Iterator[None]:
 
 
 def _kernel_error(error: Exception) -> KernelFailure:
-    missing = isinstance(error, binding.NotImplemented)
+    missing = isinstance(error, binding.NotImplemented) or "is not a registered function/op" in str(error)
     return KernelMissing(one_line(error)) if missing else KernelFailure(one_line(error))
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from converter.conversion import same_bits
 from converter.formats import NARROW_FORMATS
 from converter.graph import ModelIndex, index_model
-from converter.pipeline import same_bits
 from converter.policy.context import Context
 from converter.policy.decide import decide
 from converter.policy.layout import lay_out

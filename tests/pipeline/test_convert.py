@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from converter import convert, pipeline
+from converter import conversion, convert
 from converter.errors import BatchError, InternalError, ModelError, OptionError
 from converter.report.json_view import to_json
 from converter.runtime.session import WholeModel
@@ -326,14 +326,14 @@ class TestRefusals:
 
     def test_a_rewrite_that_breaks_its_plan_is_caught(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The written graph is run against the plan: here its Relu becomes a Neg on the way."""
-        real = pipeline.rewrite
+        real = conversion.rewrite
 
         def break_it(*arguments: Any) -> Any:
             done = real(*arguments)
             next(n for n in done.model.graph if n.op_type == "Relu").op_type = "Neg"
             return done
 
-        monkeypatch.setattr(pipeline, "rewrite", break_it)
+        monkeypatch.setattr(conversion, "rewrite", break_it)
         with pytest.raises(InternalError) as caught:
             convert(MLP.model(), self.feeds)
         assert str(caught.value) == (
