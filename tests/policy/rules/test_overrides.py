@@ -31,7 +31,6 @@ class TestMatching:
          ({"value": "d"}, {"decoder_mm"}), ({"value": "?"}, {"encoder_mm", "encoder_act", "decoder_mm", "decoder_exp"}),
          ({"inputs_from": "Relu"}, {"decoder_mm"}), ({"feeds": "Exp"}, {"decoder_mm"}),
          ({"op_type": "MatMul", "feeds": "Relu"}, {"encoder_mm"})],
-        ids=str,
     )  # fmt: skip
     def test_every_field_has_to_match(self, fields: dict[str, str], expected: set[str]) -> None:
         assert set(matched(PolicyOverride(**fields))) == expected
