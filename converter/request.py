@@ -123,6 +123,9 @@ def emulation(name: str | None) -> EmulationProfile:
         raise OptionError(f"emulation profile '{name}' has an unknown key '{unknown[0]}'; known are {', '.join(known)}")
     if content.get("overflow", "inf") not in ("inf", "saturate"):
         raise OptionError(f"emulation profile '{name}': overflow is '{content['overflow']}'; it takes inf or saturate")
+    for key, kind, word in (("name", str, "a text"), *((k, bool, "true or false") for k in known[2:])):
+        if key in content and not isinstance(content[key], kind):
+            raise OptionError(f"emulation profile '{name}': {key} is {json.dumps(content[key])}; it takes {word}")
     return EmulationProfile(**{"name": Path(name).stem} | content)
 
 
