@@ -141,6 +141,8 @@ class IsolatedChild:
         except BaseException:
             self.kill()
             raise
+        finally:
+            running.stdout.close()
         status = running.wait()
         died_of = -status if status < 0 and not self._killed else 0
         shown = folder / SHOWN_FILE
@@ -157,6 +159,10 @@ class IsolatedChild:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._running.pid, signal.SIGKILL)
         self._running.wait()
+        for pipe in (self._running.stdin, self._running.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
     def _send(self, stdin: IO[bytes], folder: Path) -> None:
         with contextlib.suppress(BrokenPipeError):  # it died while starting: the missing answer says so
@@ -164,9 +170,10 @@ class IsolatedChild:
             stdin.close()
 
     def _collect_log(self, stderr: IO[bytes]) -> None:
-        while piece := stderr.read1(65536):  # type: ignore[attr-defined]
-            self._log += piece
-            del self._log[:-STDERR_TAIL_BYTES]
+        with stderr:
+            while piece := stderr.read1(65536):  # type: ignore[attr-defined]
+                self._log += piece
+                del self._log[:-STDERR_TAIL_BYTES]
 
 
 def _read_events(stdout: IO[bytes], on_event: Callable[[Event], None]) -> Event | None:
