@@ -87,7 +87,8 @@ class TestErrors:
             ({"samples": ["/none.npz"]}, 2, "INPUT_MISMATCH",
              "sample batch '/none.npz' does not exist; check the path"),
             ({"options": {"to": "fp8"}}, 2, "INVALID_OPTION", "option to is 'fp8'; it takes fp16 or bf16"),
-            ({"verb": "sing"}, 2, "INVALID_OPTION", "unknown request 'sing'; known are convert, validate, inspect, trace, hand_back"),
+            ({"verb": "sing"}, 2, "INVALID_OPTION", "unknown request 'sing'; known are convert, validate,"
+             " inspect, trace, hand_back"),
             ({"output": "/none/o.onnx"}, 3, "OUTPUT_FAILED",
              "the folder of output '/none/o.onnx' does not exist; make it first"),
         ],
