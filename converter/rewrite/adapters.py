@@ -33,8 +33,9 @@ class Site:
 
     def constant(self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ir.Value:
         """A Constant node in front of the node; returns its output."""
-        tensor = ir.tensor(array, name=self.fresh(f"{self.node.name or self.node.op_type}_{name}"))
-        return self.before("Constant", [], [ir.AttrTensor("value", tensor)], tensor.name or name, tensor)
+        wanted = f"{self.node.name or self.node.op_type}_{name}"
+        tensor = ir.tensor(array, name=wanted)
+        return self.before("Constant", [], [ir.AttrTensor("value", tensor)], wanted, tensor)
 
     def before(
         self,
@@ -249,7 +250,6 @@ ADAPTERS: dict[tuple[str, int], Adapter] = {
     ("Dropout", 10): _dropout_mask,
     ("Dropout", 12): _dropout,
     ("GridSample", 20): _grid_sample,
-    ("GroupNormalization", 21): refused("GroupNormalization's scale and bias became per channel with opset 21"),
     ("Hardmax", 13): _flattening,
     ("LogSoftmax", 13): _flattening,
     ("Pad", 11): _pad,
