@@ -136,7 +136,9 @@ def test_a_recording_comes_last(traced: Traced, tmp_path: Path) -> None:
 
 
 def test_a_way_that_depends_on_the_arguments_is_no_recording(traced: Traced) -> None:
-    with pytest.raises(ExportFailed, match=r"TorchScript cannot be turned into ONNX in any of 3 ways.*reads the value of "):
+    with pytest.raises(
+        ExportFailed, match=r"TorchScript cannot be turned into ONNX in any of 3 ways.*reads the value of "
+    ):
         traced(scripted(ByValue()), {"x": X, "rate": np.array(3)})
 
 
