@@ -12,7 +12,7 @@ import onnx
 from converter.compare.tolerances import named_tolerance
 from converter.conversion import DoesNotLoad, Stages
 from converter.errors import InternalError, OptionError
-from converter.formats import NARROW_FORMATS
+from converter.formats import FP32, NARROW_FORMATS
 from converter.handing_back import HandBack, check_asked, conclude
 from converter.opset import raise_if_needed
 from converter.policy.context import Mix
@@ -81,7 +81,7 @@ def convert(
             problem = error
             continue
         return conclude(opened, given.program, done, handing, stages.outcome())
-    raise InternalError(f"ONNX Runtime does not load the rewritten model: {problem}; this is a bug in narrowcast")
+    raise _never_loads(request, problem)
 
 
 MIXES: tuple[Mix, ...] = (
@@ -92,6 +92,17 @@ MIXES: tuple[Mix, ...] = (
     Mix(frozenset((OpClass.FOLLOW, OpClass.EXACT, OpClass.NARROW))),
 )
 """Tried in turn until ONNX Runtime's optimiser can load the result; the first nearly always does, the last must."""
+
+
+def _never_loads(request: ConversionRequest, problem: Exception | None) -> Exception:
+    """Whose fault it is that no mix loads: the user's who forced one, or ours."""
+    said = (o.origin or str(o.node or o.op_type) for o in request.overrides if o.format != FP32.name)
+    forced = ", ".join(dict.fromkeys(said))
+    if forced:
+        return OptionError(
+            f"ONNX Runtime cannot load the model with what {forced} narrows: {problem}; let the policy decide there"
+        )
+    return InternalError(f"ONNX Runtime does not load the rewritten model: {problem}; this is a bug in narrowcast")
 
 
 @dataclass(frozen=True)
