@@ -118,7 +118,7 @@ def _refusals(
     narrow = _candidates(context, forced)
     for node_id in narrow - forced:
         row = context.row(node_id)
-        if row is not None and row.op_class in context.kept_classes:
+        if row is not None and row.op_class in context.mix.kept:
             text = "ONNX Runtime's optimiser makes an invalid model of a finer mix of formats (measured by loading it)"
             refused.setdefault(node_id, Refusal(node_id, "loads", text))
     for rule in RULES:
