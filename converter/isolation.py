@@ -11,6 +11,7 @@ dies with its parent.  What crosses the border is JSON and files, never pickle:
   be named.
 
 A child can be started before there is a request (``IsolatedChild.start``): it imports the engine and waits.
+Whatever a child left behind in its process group is killed when the child is gone.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ PROTOCOL_VERSION: Final = 1
 BREADCRUMB_BYTES: Final = 4096
 MAX_EVENT_BYTES: Final = 16 * 2**20
 STDERR_TAIL_BYTES: Final = 64 * 2**10
+EXIT_GRACE_SECONDS: Final = 5.0
+"""How long a child may take to exit after its final event."""
 
 Event = Mapping[str, Any]
 
@@ -83,12 +86,18 @@ class Outcome:
 
 @dataclass
 class IsolatedChild:
-    """One child process for one request."""
+    """One child process for one request.
+
+    ``command`` replaces the engine by another program that speaks the protocol; it is given the same three
+    arguments (folder of the source, limits, pid of the parent).
+    """
 
     limits: ChildLimits = field(default_factory=ChildLimits)
+    command: tuple[str, ...] = (sys.executable, "-I", "-c", _BOOT)
     _running: subprocess.Popen[bytes] | None = None
     _log: bytearray = field(default_factory=bytearray)
     _killed: bool = False
+    _gone: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> IsolatedChild:
         """Start the interpreter; it loads the engine and waits for its request."""
@@ -98,7 +107,7 @@ class IsolatedChild:
         )
         try:
             self._running = subprocess.Popen(
-                [sys.executable, "-I", "-c", _BOOT, root, limits, str(os.getpid())],
+                [*self.command, root, limits, str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -109,11 +118,16 @@ class IsolatedChild:
         except OSError as error:
             raise EnvironmentFailure(f"the engine's child process cannot be started: {error}") from error
         threading.Thread(target=self._collect_log, args=(self._running.stderr,), daemon=True).start()
+        threading.Thread(target=self._clear_group, args=(self._running.pid,), daemon=True).start()
         return self
 
     @property
     def pid(self) -> int:
         return self._running.pid if self._running else 0
+
+    @property
+    def alive(self) -> bool:
+        return self._running is not None and not self._gone.is_set()
 
     @property
     def log(self) -> str:
@@ -138,7 +152,9 @@ class IsolatedChild:
         except BaseException:
             self.kill()
             raise
-        status = running.wait()
+        if result is not None and not self._gone.wait(EXIT_GRACE_SECONDS):
+            self.kill()
+        status = self._reap(running)
         died_of = -status if status < 0 and not self._killed else 0
         node = crumb.read_bytes().split(b"\0", 1)[0].decode(errors="replace")
         return Outcome(status, result, died_of, node, self.log)
@@ -148,9 +164,38 @@ class IsolatedChild:
         if self._running is None:
             return
         self._killed = True
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._running.pid, signal.SIGKILL)
-        self._running.wait()
+        self._signal(signal.SIGKILL)
+        self._reap(self._running)
+
+    def terminate(self, grace_seconds: float) -> None:
+        """Ask the group to end (SIGTERM), and kill it when it has not done so after ``grace_seconds``."""
+        self._killed = True
+        self._signal(signal.SIGTERM)
+        if not self._gone.wait(grace_seconds):
+            self.kill()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._running is not None and self._running.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._running.pid, number)
+
+    def _reap(self, running: subprocess.Popen[bytes]) -> int:
+        self._gone.wait()
+        status = running.wait()
+        if running.stdout is not None:
+            running.stdout.close()
+        return status
+
+    def _clear_group(self, pid: int) -> None:
+        """Wait for the child without reaping it, so that its pid still names its group, and kill the rest.
+
+        Without this a grandchild that outlives the child would hold the event pipe open for ever.
+        """
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        self._gone.set()
 
     def _send(self, stdin: IO[bytes], folder: Path) -> None:
         with contextlib.suppress(BrokenPipeError):  # it died while starting: the missing answer says so
@@ -158,24 +203,23 @@ class IsolatedChild:
             stdin.close()
 
     def _collect_log(self, stderr: IO[bytes]) -> None:
-        while piece := stderr.read1(65536):  # type: ignore[attr-defined]
-            self._log += piece
-            del self._log[:-STDERR_TAIL_BYTES]
+        with stderr:
+            while piece := stderr.read1(65536):  # type: ignore[attr-defined]
+                self._log += piece
+                del self._log[:-STDERR_TAIL_BYTES]
 
 
 def _read_events(stdout: IO[bytes], on_event: Callable[[Event], None]) -> Event | None:
-    """Deliver events until the pipe ends; the final ``result`` or ``error`` event is returned."""
-    final: Event | None = None
+    """Deliver events up to the final ``result`` or ``error`` event, which is returned; None: the pipe ended."""
     while line := stdout.readline(MAX_EVENT_BYTES):
         try:
             event = json.loads(line)
         except ValueError:
             continue  # not ours: something native wrote to the pipe
         if event.get("event") in ("result", "error"):
-            final = event
-        else:
-            on_event(event)
-    return final
+            return dict(event)
+        on_event(event)
+    return None
 
 
 def run_isolated(
