@@ -79,8 +79,7 @@ class OperatorCatalog:
     def __init__(self, contributed: Iterable[OperatorSchema] = ()) -> None:
         self._contributed: dict[tuple[str, str], list[OperatorSchema]] = {}
         for schema in contributed:
-            if schema.domain:
-                self._contributed.setdefault((schema.domain, schema.op_type), []).append(schema)
+            self._contributed.setdefault((schema.domain, schema.op_type), []).append(schema)
         self._found: dict[tuple[str, str, int], OperatorSchema | None] = {}
 
     def find(self, domain: str, op_type: str, version: int) -> OperatorSchema | None:

@@ -57,6 +57,7 @@ class Depth(enum.Enum):
     LAST = "last axis, or the axis attribute"
     WINDOW = "pooling window"
     HIDDEN = "input size plus hidden size of a recurrent cell"
+    INPUTS = "number of operands"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,217 @@
+"""Rows of the other operators that ONNX Runtime contributes (domain ``com.microsoft``), as far as they admit FP16."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from converter.policy.rows import MICROSOFT
+from converter.types import Depth, HiddenRange, OpClass, OpPolicy
+
+FOLLOWING: Final = (
+    OpPolicy(
+        "Gelu",
+        OpClass.FOLLOW,
+        "The slope is at most 1.13 and the error function inside is bounded by one.",
+        "derivative bound 1.13",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "BiasGelu",
+        OpClass.FOLLOW,
+        "A Gelu of a sum, whose slope is at most 1.13.",
+        "derivative bound 1.13",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "FastGelu",
+        OpClass.FOLLOW,
+        "The tanh form of Gelu; a cube that overflows inside meets a Tanh that is already one.",
+        "derivative bound 1.13",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "QuickGelu",
+        OpClass.FOLLOW,
+        "A product of the input with a Sigmoid of it, whose slope is at most 1.1.",
+        "derivative bound 1.1",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "BiasAdd",
+        OpClass.FOLLOW,
+        "Two sums with one rounding, as in Add.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "BiasSplitGelu",
+        OpClass.FOLLOW,
+        "A product of one half of the channels with the Gelu of the other half.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "SwiGLU",
+        OpClass.FOLLOW,
+        "A product of one operand with a Swish of the other.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "RotaryEmbedding",
+        OpClass.FOLLOW,
+        "Rotates pairs with sines and cosines from a cache that was computed before it was narrowed.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "GroupNorm",
+        OpClass.FOLLOW,
+        "Kernels sum the statistics in FP32, and scale and shift have a type of their own.",
+        "ONNX Runtime CUDA kernel",
+        domain=MICROSOFT,
+        since=1,
+        keep_wide=("gamma", "beta"),
+        depth=Depth.SPATIAL,
+        narrow_vars=("T",),
+    ),
+    OpPolicy(
+        "SkipGroupNorm",
+        OpClass.FOLLOW,
+        "Kernels sum the statistics in FP32, and scale and shift have a type of their own.",
+        "ONNX Runtime CUDA kernel",
+        domain=MICROSOFT,
+        since=1,
+        keep_wide=("gamma", "beta"),
+        depth=Depth.SPATIAL,
+        narrow_vars=("T",),
+    ),
+)
+
+EXACT: Final = (
+    OpPolicy(
+        "GatherND",
+        OpClass.EXACT,
+        "Copies the slices that integer index tuples name.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "ExpandDims",
+        OpClass.EXACT,
+        "Inserts an axis of length one and keeps every element.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "Trilu",
+        OpClass.EXACT,
+        "Copies one triangle and writes zeros into the other.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "Pad",
+        OpClass.EXACT,
+        "Copies the input and fills the border with zeros, copies or a given value.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+        saturate=("value",),
+    ),
+    OpPolicy(
+        "RelativePositionBias",
+        OpClass.EXACT,
+        "Copies entries of a learned table that distances between positions name.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "RemovePadding",
+        OpClass.EXACT,
+        "Copies the tokens that are no padding.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "RestorePadding",
+        OpClass.EXACT,
+        "Copies tokens back and fills padding with zeros.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+)
+
+WIDE: Final = (
+    OpPolicy(
+        "SkipLayerNormalization",
+        OpClass.WIDE,
+        "Kernels square and sum in the type of the input, which overflows in FP16 while all around looks harmless.",
+        "ONNX Runtime CUDA kernel",
+        domain=MICROSOFT,
+        since=1,
+        hidden_range=HiddenRange.SUM_SQUARE,
+        depth=Depth.LAST,
+    ),
+    OpPolicy(
+        "SkipSimplifiedLayerNormalization",
+        OpClass.WIDE,
+        "Kernels square and sum in the type of the input, which overflows in FP16 while all around looks harmless.",
+        "ONNX Runtime CUDA kernel",
+        domain=MICROSOFT,
+        since=1,
+        hidden_range=HiddenRange.SUM_SQUARE,
+        depth=Depth.LAST,
+    ),
+    OpPolicy(
+        "EmbedLayerNormalization",
+        OpClass.WIDE,
+        "Normalises a sum of embeddings with squares in the type of the tables.",
+        "ONNX Runtime CUDA kernel",
+        domain=MICROSOFT,
+        since=1,
+        hidden_range=HiddenRange.SUM_SQUARE,
+        depth=Depth.LAST,
+    ),
+    OpPolicy(
+        "BiasSoftmax",
+        OpClass.WIDE,
+        "A Softmax, whose exponentials turn the absolute rounding of a score into a relative error.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+        depth=Depth.LAST,
+    ),
+    OpPolicy(
+        "QuantizeLinear",
+        OpClass.WIDE,
+        "A rounding of x or of its scale moves values across a step and so by a whole level.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+    OpPolicy(
+        "DequantizeLinear",
+        OpClass.WIDE,
+        "A rounded scale changes every value that it multiplies.",
+        "ONNX Runtime 1.32 schema",
+        domain=MICROSOFT,
+        since=1,
+    ),
+)
+
+ROWS: Final = FOLLOWING + EXACT + WIDE

@@ -1,0 +1,337 @@
+"""Rows of elementwise arithmetic and activations.
+
+The class follows the condition number ``|x f'(x) / f(x)|``, the factor by which an operator amplifies the
+relative rounding of its input, and from the values that live inside.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from converter.types import Depth, HiddenRange, OpClass, OpPolicy
+
+FOLLOWING: Final = (
+    OpPolicy(
+        "Add",
+        OpClass.FOLLOW,
+        "One rounding of a sum; cancellation shows an error of the operands but adds none.",
+        "ONNX schema Add-14",
+        saturate=("A", "B"),
+    ),
+    OpPolicy(
+        "Sub",
+        OpClass.FOLLOW,
+        "One rounding of a difference, and none at all for numbers within a factor of two of each other.",
+        "ONNX schema Sub-14; Sterbenz lemma",
+    ),
+    OpPolicy(
+        "Mul",
+        OpClass.FOLLOW,
+        "Relative errors of the factors add up and one rounding joins them.",
+        "ONNX schema Mul-14",
+    ),
+    OpPolicy(
+        "Div",
+        OpClass.FOLLOW,
+        "Relative errors of both operands add up as long as the divisor stays a normal number.",
+        "ONNX schema Div-14",
+        nonzero=("B",),
+    ),
+    OpPolicy(
+        "Sum",
+        OpClass.FOLLOW,
+        "Adds its operands one after the other, and kernels store each partial sum in the element type.",
+        "ONNX schema Sum-13; ONNX Runtime CUDA kernel",
+        accumulate="narrow",
+        hidden_range=HiddenRange.SUM,
+        depth=Depth.INPUTS,
+    ),
+    OpPolicy(
+        "Mean",
+        OpClass.FOLLOW,
+        "Adds all operands before it divides, so the sum inside is larger than anything seen outside.",
+        "ONNX schema Mean-13; ONNX Runtime CUDA kernel",
+        accumulate="narrow",
+        hidden_range=HiddenRange.SUM,
+        depth=Depth.INPUTS,
+    ),
+    OpPolicy(
+        "Sqrt",
+        OpClass.FOLLOW,
+        "The root halves the relative error of its input and the exponent range with it.",
+        "condition number 1/2",
+    ),
+    OpPolicy(
+        "Sigmoid",
+        OpClass.FOLLOW,
+        "The slope is at most a quarter, and an exponential that overflows inside gives the right limit.",
+        "derivative bound 1/4",
+    ),
+    OpPolicy(
+        "HardSigmoid",
+        OpClass.FOLLOW,
+        "A line of gentle slope cut off at zero and one, which both formats hold exactly.",
+        "ONNX schema HardSigmoid-22",
+    ),
+    OpPolicy(
+        "Tanh",
+        OpClass.FOLLOW,
+        "Bounded by one with a condition number of at most one.",
+        "condition number at most 1",
+    ),
+    OpPolicy(
+        "Erf",
+        OpClass.FOLLOW,
+        "Bounded by one with a condition number of at most one.",
+        "condition number at most 1",
+        since=9,
+    ),
+    OpPolicy(
+        "Softsign",
+        OpClass.FOLLOW,
+        "The quotient shrinks relative errors by its own denominator.",
+        "condition number 1/(1+|x|)",
+    ),
+    OpPolicy(
+        "Atan",
+        OpClass.FOLLOW,
+        "Bounded by a quarter turn with a condition number of at most one.",
+        "condition number at most 1",
+    ),
+    OpPolicy(
+        "Asinh",
+        OpClass.FOLLOW,
+        "Grows like a logarithm without its pole, though its textbook form squares the input.",
+        "condition number at most 1",
+        since=9,
+        hidden_range=HiddenRange.SQUARE,
+    ),
+    OpPolicy(
+        "Gelu",
+        OpClass.FOLLOW,
+        "The slope is at most 1.13, and a cube that overflows in the tanh form meets a Tanh that is already one.",
+        "ONNX schema Gelu-20 function body",
+        since=20,
+    ),
+    OpPolicy(
+        "Swish",
+        OpClass.FOLLOW,
+        "The slope is at most 1.1 for alpha one, and the Sigmoid inside is bounded.",
+        "ONNX schema Swish-24 function body",
+        since=24,
+    ),
+    OpPolicy(
+        "SwiGLU",
+        OpClass.FOLLOW,
+        "A product of one operand with a Swish of the other, whose slope is at most 1.1 for alpha one.",
+        "ONNX schema SwiGLU-28 function body",
+        since=28,
+    ),
+    OpPolicy(
+        "HardSwish",
+        OpClass.FOLLOW,
+        "Piecewise parabola with slopes of at most one and a half that joins zero and x without a jump.",
+        "ONNX schema HardSwish-22",
+        since=14,
+    ),
+    OpPolicy(
+        "Mish",
+        OpClass.FOLLOW,
+        "An exponential that overflows inside drives Tanh to one and so gives x, which is the right limit.",
+        "ONNX schema Mish-22 function body",
+        since=18,
+    ),
+    OpPolicy(
+        "Elu",
+        OpClass.FOLLOW,
+        "Needs the exponential of negative numbers only, which lies between zero and one.",
+        "ONNX schema Elu-22",
+    ),
+    OpPolicy(
+        "Selu",
+        OpClass.FOLLOW,
+        "Needs the exponential of negative numbers only, and with the default gains its slopes are below two.",
+        "ONNX schema Selu-22",
+    ),
+    OpPolicy(
+        "Celu",
+        OpClass.FOLLOW,
+        "Needs the exponential of negative numbers only, and its slope is at most one.",
+        "ONNX schema Celu-28",
+        since=12,
+    ),
+    OpPolicy(
+        "LeakyRelu",
+        OpClass.FOLLOW,
+        "One product with a constant slope on the negative side and the input itself on the other.",
+        "ONNX schema LeakyRelu-16",
+    ),
+    OpPolicy(
+        "PRelu",
+        OpClass.FOLLOW,
+        "One product with a learned slope on the negative side and the input itself on the other.",
+        "ONNX schema PRelu-16",
+    ),
+    OpPolicy(
+        "Clip",
+        OpClass.FOLLOW,
+        "Selects between the input and bounds that are attributes; a bound of the type's end moves with the type.",
+        "ONNX schema Clip-6",
+        until=10,
+    ),
+    OpPolicy(
+        "Clip",
+        OpClass.FOLLOW,
+        "Selects between the input and two bounds, and a missing bound means the end of the type's own range.",
+        "ONNX schema Clip-13",
+        since=11,
+        saturate=("min", "max"),
+    ),
+    OpPolicy(
+        "RotaryEmbedding",
+        OpClass.FOLLOW,
+        "Rotates pairs with sines and cosines from a cache that was computed before it was narrowed.",
+        "ONNX schema RotaryEmbedding-23",
+        since=23,
+    ),
+)
+
+WIDE: Final = (
+    OpPolicy(
+        "Exp",
+        OpClass.WIDE,
+        "Turns the absolute error of its input into a relative one and leaves the FP16 range above eleven.",
+        "condition number |x|",
+    ),
+    OpPolicy(
+        "Log",
+        OpClass.WIDE,
+        "Ill-conditioned around one, and an argument that flushes to zero becomes minus infinity.",
+        "condition number 1/|ln x|",
+        nonzero=("input",),
+    ),
+    OpPolicy(
+        "Pow",
+        OpClass.WIDE,
+        "The exponent multiplies the relative error and the binary exponent of the base.",
+        "condition number |y|",
+    ),
+    OpPolicy(
+        "Reciprocal",
+        OpClass.WIDE,
+        "Overflows for the smaller subnormal inputs of FP16 and is infinite for those that flush to zero.",
+        "IEEE 754 half range",
+        nonzero=("X",),
+    ),
+    OpPolicy(
+        "Softplus",
+        OpClass.WIDE,
+        "The exponential inside overflows FP16 above eleven while the result is as small as the input.",
+        "ONNX schema Softplus-22 function body",
+        hidden_range=HiddenRange.EXP,
+    ),
+    OpPolicy(
+        "Sin",
+        OpClass.WIDE,
+        "The absolute error of a large argument passes undiminished into a result bounded by one.",
+        "condition number |x cot x|",
+    ),
+    OpPolicy(
+        "Cos",
+        OpClass.WIDE,
+        "The absolute error of a large argument passes undiminished into a result bounded by one.",
+        "condition number |x tan x|",
+    ),
+    OpPolicy(
+        "Tan",
+        OpClass.WIDE,
+        "Near its poles a rounding of the argument changes size and sign of the result.",
+        "condition number |2x / sin 2x|",
+    ),
+    OpPolicy(
+        "Asin",
+        OpClass.WIDE,
+        "The slope is infinite at plus and minus one, where 16-bit formats have few numbers.",
+        "derivative 1/sqrt(1-x^2)",
+    ),
+    OpPolicy(
+        "Acos",
+        OpClass.WIDE,
+        "The slope is infinite at plus and minus one, where 16-bit formats have few numbers.",
+        "derivative -1/sqrt(1-x^2)",
+    ),
+    OpPolicy(
+        "Acosh",
+        OpClass.WIDE,
+        "Starts with an infinite slope at one, where rounding moves the result by its square root.",
+        "derivative 1/sqrt(x^2-1)",
+        since=9,
+        hidden_range=HiddenRange.SQUARE,
+    ),
+    OpPolicy(
+        "Atanh",
+        OpClass.WIDE,
+        "An input that rounds to plus or minus one becomes infinite.",
+        "derivative 1/(1-x^2)",
+        since=9,
+    ),
+    OpPolicy(
+        "Sinh",
+        OpClass.WIDE,
+        "Grows like the exponential, so it amplifies rounding by the size of its argument.",
+        "condition number |x coth x|",
+        since=9,
+        hidden_range=HiddenRange.EXP,
+    ),
+    OpPolicy(
+        "Cosh",
+        OpClass.WIDE,
+        "Grows like the exponential, so it amplifies rounding by the size of its argument.",
+        "condition number |x tanh x|",
+        since=9,
+        hidden_range=HiddenRange.EXP,
+    ),
+    OpPolicy(
+        "Floor",
+        OpClass.WIDE,
+        "A number that rounds up to the next integer gains a whole unit.",
+        "step function",
+    ),
+    OpPolicy(
+        "Ceil",
+        OpClass.WIDE,
+        "A number that rounds across an integer gains or loses a whole unit.",
+        "step function",
+    ),
+    OpPolicy(
+        "Round",
+        OpClass.WIDE,
+        "A number that rounds across a half-way point moves by a whole unit.",
+        "step function",
+        since=11,
+    ),
+    OpPolicy(
+        "Mod",
+        OpClass.WIDE,
+        "The remainder of a large quotient consists of the digits that narrowing drops.",
+        "ONNX schema Mod-28",
+        since=10,
+        nonzero=("B",),
+    ),
+    OpPolicy(
+        "ThresholdedRelu",
+        OpClass.WIDE,
+        "Jumps by alpha at alpha, so an input that rounds across the threshold changes by all of it.",
+        "step function",
+        since=10,
+    ),
+    OpPolicy(
+        "Shrink",
+        OpClass.WIDE,
+        "Jumps at both thresholds whenever bias differs from lambd, and BF16 is never legal.",
+        "ONNX schema Shrink-9",
+        since=9,
+    ),
+)
+
+ROWS: Final = FOLLOWING + WIDE

@@ -1,0 +1,1 @@
+"""Running models: node by node on the CPU, and whole on a real provider."""

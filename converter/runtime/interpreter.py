@@ -1,0 +1,230 @@
+"""The evaluator: a model run node by node, several number formats in lock step.
+
+ONNX Runtime's CPU provider computes FP16 in FP32 and has no BF16 arithmetic, so it cannot judge a mixed model.
+Here each node runs in an FP32 session of its own; narrow values are held as float32 and rounded where the plan
+(or the file) says they are stored narrow.  Streams differ only in their ``FormatSpec``; the first one is the
+reference.  A stream that takes another branch, index or shape is a finding; a stream that cannot go on is
+marked failed; neither stops the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from converter.errors import ModelError
+from converter.graph import ModelIndex
+from converter.runtime import control_flow
+from converter.runtime.formatting import ConstantStore, FormatSpec, Rounding
+from converter.runtime.kernels import StepRunner
+from converter.runtime.program import Program, Step, StepKind, compile_model
+from converter.runtime.session import KernelCache, KernelFailure, KernelMissing, Threads
+from converter.runtime.stream import Stream
+from converter.runtime.structures import EMPTY, StructureFailure, run_structure
+from converter.types import EmulationProfile, Finding
+
+
+class Tap(Protocol):
+    """What watches a run."""
+
+    def value(self, value_id: int, values: Sequence[Any]) -> None:
+        """A value was made (or a graph or body input set); one entry per stream, None where it did not run."""
+
+    def step(self, run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
+        """A kernel step is about to run; its inputs can be read from the streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Outputs of one batch per stream (None: that stream failed), by output name."""
+
+    outputs: tuple[dict[str, Any] | None, ...]
+    failures: tuple[tuple[str, str] | None, ...]
+
+
+@dataclass
+class Interpreter:
+    """Evaluates one model; sessions are cached over runs, streams and plans.
+
+    ``breadcrumb`` is told the label of each node before native code runs it.
+    """
+
+    index: ModelIndex
+    threads: Threads = field(default_factory=Threads)
+    profile: EmulationProfile = field(default_factory=EmulationProfile)
+    seed: int = 0
+    breadcrumb: Callable[[str], None] | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.program: Program = compile_model(self.index)
+        self.rounding = Rounding(self.profile, self.threads)
+        self.constants = ConstantStore(self.index, self.rounding)
+        self.runner = StepRunner(self.index, KernelCache(self.threads), self.seed)
+        self._taps: Sequence[Tap] = ()
+        self._diverged: set[int] = set()
+        self._calls: dict[int, int] = {}
+
+    def run(self, feeds: Mapping[str, Any], specs: Sequence[FormatSpec], taps: Sequence[Tap] = ()) -> RunResult:
+        """Run one batch through every stream.
+
+        Raises:
+            ModelError: the reference stream failed; the message names the node and quotes the runtime.
+        """
+        self._taps = taps
+        self._calls.clear()
+        streams = [Stream(k, spec, self.constants, self.rounding) for k, spec in enumerate(specs)]
+        for value in self.index.model.graph.inputs:
+            self._feed(self.index.id_of(value), feeds.get(value.name or ""), value.name in feeds, streams)
+        self.run_scope(0, streams)
+        outputs = tuple(None if s.failure else self._outputs(s) for s in streams)
+        return RunResult(outputs, tuple(s.failure for s in streams))
+
+    def _feed(self, value_id: int, given: Any, present: bool, streams: Sequence[Stream]) -> None:
+        if not present:  # an overridable initializer keeps its default
+            default = self.index.values[value_id].const_value
+            if default is None:
+                return
+            given = default.numpy()
+        if given is None:
+            given = EMPTY
+        if isinstance(given, np.ndarray) and self.index.is_float(value_id):
+            given = given.astype(np.float32, copy=False)
+        for stream in streams:
+            stream.store_result(value_id, given)
+        self.announce(value_id, streams)
+
+    def _outputs(self, stream: Stream) -> dict[str, Any]:
+        found = {}
+        for position, value in enumerate(self.index.model.graph.outputs):
+            result = self.leave(stream, 0, position)
+            found[value.name or ""] = None if result is EMPTY else result
+        return found
+
+    # ------------------------------------------------------------------------------------------- scopes
+
+    def run_scope(self, scope_id: int, streams: Sequence[Stream]) -> None:
+        """Run all steps of a scope for streams whose inputs of it are set."""
+        for step in self.program.scopes[scope_id]:
+            self._run_step(step, [s for s in streams if s.failure is None])
+            if step.frees:
+                for stream in streams:
+                    stream.free(step.frees)
+
+    def leave(self, stream: Stream, scope_id: int, position: int) -> Any:
+        """A scope's output as it is handed to the owner."""
+        value_id = self.index.id_of(self.index.scopes[scope_id].graph.outputs[position])
+        return stream.load_as(value_id, stream.spec.leaves.get((scope_id, position)))
+
+    def free_scope(self, scope_id: int, streams: Sequence[Stream]) -> None:
+        """Forget what a body still holds after its outputs were taken."""
+        owned = tuple(self.program.owned[scope_id])
+        for stream in streams:
+            stream.free(owned)
+
+    def announce(self, value_id: int, streams: Sequence[Stream]) -> None:
+        """Tell the taps that a value exists."""
+        if not self._taps:
+            return
+        values: list[Any] = [None] * (1 + max((s.position for s in streams), default=0))
+        for stream in streams:
+            values[stream.position] = stream.load(value_id)
+        for tap in self._taps:
+            tap.value(value_id, values)
+
+    def diverge(self, step: Step, message: str) -> None:
+        """Record that streams went different ways at a node, once per node."""
+        if step.node_id not in self._diverged:
+            self._diverged.add(step.node_id)
+            self.findings.append(Finding("diverged", step.label, message))
+
+    # -------------------------------------------------------------------------------------------- steps
+
+    def _run_step(self, step: Step, streams: Sequence[Stream]) -> None:
+        if not streams:
+            return
+        if self.breadcrumb is not None:
+            self.breadcrumb(step.label)
+        if step.kind in control_flow.RUNNERS:
+            self._guarded(step, streams, lambda: control_flow.RUNNERS[step.kind](self, step, streams))
+        else:
+            for tap in self._taps:
+                tap.step(self, step, streams)
+            self._run_plain(step, streams)
+        for value_id in step.outputs:
+            if value_id >= 0:
+                self.announce(value_id, [s for s in streams if s.failure is None])
+
+    def _run_plain(self, step: Step, streams: Sequence[Stream]) -> None:
+        first_feeds: list[Any] | None = None
+        first_results: list[Any] = []
+        call = self._calls[step.node_id] = self._calls.get(step.node_id, -1) + 1
+        for stream in streams:
+            feeds = self.gather(stream, step)
+            narrow = stream.spec.stored[step.outputs[0]] is not None
+            if first_feeds is not None and _shareable(step, feeds, first_feeds):
+                results = first_results
+            else:
+                found = self._guarded(
+                    step,
+                    [stream],
+                    lambda f=feeds, n=narrow: self.execute(step, f, call, n),  # type: ignore[misc]
+                )
+                if found is None:
+                    continue
+                results = found
+                if first_feeds is None:
+                    first_feeds, first_results = feeds, results
+            self._keep(stream, step, results)
+
+    def _keep(self, stream: Stream, step: Step, results: Sequence[Any]) -> None:
+        made = [v for v in step.outputs if v >= 0]
+        for value_id, result in zip(made, results, strict=True):
+            stream.store_result(value_id, result)
+
+    def gather(self, stream: Stream, step: Step) -> list[Any]:
+        """The present inputs of a node as its ports read them in a stream."""
+        reads = stream.spec.reads.get(step.node_id)
+        if reads is None:
+            feeds = [stream.load(v) for v in step.inputs if v >= 0]
+        else:
+            feeds = [stream.load_as(v, reads[k]) for k, v in enumerate(step.inputs) if v >= 0]
+        return feeds + [stream.load(v) for v in step.captured]
+
+    def execute(self, step: Step, feeds: Sequence[Any], call: int = 0, narrow: bool = False) -> list[Any]:
+        """Run a node that is no control flow; results in order of its present outputs, not yet rounded.
+
+        ``narrow`` says that the (first) output will be rounded to a narrow format: casts round once.
+        """
+        if step.kind is StepKind.STRUCTURE:
+            return [run_structure(step.op_type, feeds)]
+        return self.runner.run(step, feeds, call, narrow)
+
+    def _guarded(self, step: Step, streams: Sequence[Stream], action: Callable[[], Any]) -> Any:
+        """Run an action; its failure ends the run for the reference and the stream for any other."""
+        try:
+            return action()
+        except KernelMissing as error:
+            raise ModelError(
+                f"node '{step.label}' ({step.op_type}): ONNX Runtime's CPU provider cannot run it ({error}), so the "
+                "model cannot be compared; use --no-validate to convert without running it"
+            ) from error
+        except (KernelFailure, StructureFailure) as error:
+            if any(s.position == 0 for s in streams):
+                raise ModelError(
+                    f"node '{step.label}' ({step.op_type}) fails in FP32 on this batch: {error}; "
+                    "check that the batch fits the model"
+                ) from error
+            for stream in streams:
+                stream.failure = (step.label, str(error))
+            return None
+
+
+def _shareable(step: Step, feeds: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether a stream may take the reference's results: random draws, and nodes with the very same inputs."""
+    if step.kind is StepKind.RANDOM:
+        return True
+    return step.kind is not StepKind.CAST and all(a is b for a, b in zip(feeds, others, strict=True))
