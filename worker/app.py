@@ -1,0 +1,119 @@
+"""The Celery worker: its app, the heartbeat of its consumer, and what a pool process sets up for itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import Any, Final
+
+from celery import Celery, bootsteps, signals
+from sqlalchemy import delete
+
+from worker.broker import broker_options
+from worker.contract import RUN_TASK
+from worker.database.engine import Database, DatabaseUnavailable, insert_or_ignore, now
+from worker.database.schema import wait_for_schema
+from worker.database.tables import workers
+from worker.processes import adopt_orphans, die_with_parent, machine_memory
+from worker.settings import Settings, read_settings
+from worker.tasks import Bench, run
+
+LOG: Final = logging.getLogger("narrowcast.worker")
+SCHEMA_WAIT_S: Final = 60
+
+
+def create_app(settings: Settings) -> Celery:
+    """The app with its one task; nothing is connected yet."""
+    app = Celery("narrowcast", set_as_current=False)
+    app.conf.update(broker_options(settings))
+    bench = Bench(settings)
+    app.task(name=RUN_TASK, bind=False)(lambda job_id, *_, **__: run(bench, job_id))
+    app.steps["consumer"].add(_heartbeat(settings))
+    signals.worker_process_init.connect(lambda **_: _prepare_pool_process(bench), weak=False)
+    signals.worker_process_shutdown.connect(lambda **_: bench.close(), weak=False)
+    return app
+
+
+def serve_worker(settings: Settings) -> None:
+    """Run a worker until it is told to stop; waits for the API to bring the schema up."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    os.environ.setdefault("REMAP_SIGTERM", "SIGQUIT")
+    database = Database(settings.database, pooled=False)
+    wait_for_schema(database, SCHEMA_WAIT_S)
+    database.close()
+    settings.scratch_dir.mkdir(parents=True, exist_ok=True)
+    app = create_app(settings)
+    app.worker_main(
+        [
+            "worker",
+            f"--hostname={worker_name(settings)}",
+            f"--queues={settings.device}",
+            "--without-gossip",
+            "--without-mingle",
+            "--loglevel=WARNING",
+        ]
+    )
+
+
+def worker_name(settings: Settings) -> str:
+    return f"{settings.device}-{os.getpid()}@{socket.gethostname()}"
+
+
+def _prepare_pool_process(bench: Bench) -> None:
+    die_with_parent(os.getppid())
+    adopt_orphans()
+    bench.open()
+
+
+def _heartbeat(settings: Settings) -> type[bootsteps.StartStopStep]:
+    """A step whose timer ticks in the consumer's own loop: a worker that is deaf to the broker shows no pulse."""
+
+    class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
+        requires = {"celery.worker.consumer.tasks:Tasks"}  # noqa: RUF012 - Celery's way to say it
+
+        def __init__(self, parent: Any, **options: Any) -> None:
+            super().__init__(parent, **options)
+            self.name_of_worker = str(parent.hostname)
+            self.timer: Any = None
+
+        def start(self, parent: Any) -> None:
+            self._beat()
+            self.timer = parent.timer.call_repeatedly(settings.worker_beat_s, self._beat)
+
+        def stop(self, parent: Any) -> None:
+            if self.timer is not None:
+                self.timer.cancel()
+
+        def shutdown(self, parent: Any) -> None:
+            _write_beat(settings, self.name_of_worker, gone=True)
+
+        def _beat(self) -> None:
+            _write_beat(settings, self.name_of_worker)
+
+    return Heartbeat
+
+
+def _write_beat(settings: Settings, name: str, *, gone: bool = False) -> None:
+    """Write the worker's row over a connection of its own: this process forks, so none may stay open."""
+    database = Database(settings.database, pooled=False)
+    facts = {"concurrency": settings.concurrency, "memory": machine_memory(), "pid": os.getpid()}
+    try:
+        with database.write() as connection:
+            if gone:
+                connection.execute(delete(workers).where(workers.c.id == name))
+                return
+            add = insert_or_ignore(connection.dialect)
+            connection.execute(
+                add(workers)
+                .values(id=name, device=settings.device, started_at=now(), beat_at=now(), facts=facts)
+                .on_conflict_do_update(index_elements=["id"], set_={"beat_at": now()})
+            )
+    except DatabaseUnavailable as error:
+        LOG.warning("heartbeat not written: %s", error)
+    finally:
+        database.close()
+
+
+def main() -> None:
+    serve_worker(read_settings())
