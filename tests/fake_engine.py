@@ -3,7 +3,8 @@
 The "model" is a JSON text such as ``{"steps": [["sleep", 2], ["crash", 11]]}``; without steps it succeeds at
 once.  Steps: sleep s, crash signal, hang (ignores SIGTERM), fork (leaves a grandchild in the group), escape
 (leaves one in a session of its own), eat bytes, fill bytes (writes a file), error code, exit status, verdict word,
-crash-once/sleep-once path (only while the marker file is not there), progress stage done total, warn text, layers n, node name.
+crash-once path, sleep-once path s (only while the marker file is not there), progress stage done total, warn text,
+layers n, node name, stderr text.
 """
 
 from __future__ import annotations

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import sys
 from typing import Any, Final
 
 from celery import Celery, bootsteps, signals
-from sqlalchemy import delete
 
 from worker.broker import broker_options
+from worker.client import BrokerUnavailable, Doorbell
 from worker.contract import RUN_TASK
-from worker.database.engine import Database, DatabaseUnavailable, insert_or_ignore, now
+from worker.database.beats import drop_beat, write_beat
+from worker.database.engine import Database
 from worker.database.schema import wait_for_schema
-from worker.database.tables import workers
-from worker.processes import adopt_orphans, die_with_parent, machine_memory
+from worker.processes import adopt_orphans, die_with_parent
 from worker.settings import Settings, read_settings
 from worker.tasks import Bench, run
 
@@ -28,8 +30,13 @@ def create_app(settings: Settings) -> Celery:
     app = Celery("narrowcast", set_as_current=False)
     app.conf.update(broker_options(settings))
     bench = Bench(settings)
-    app.task(name=RUN_TASK, bind=False)(lambda job_id, *_, **__: run(bench, job_id))
+
+    def run_one(job_id: str, *_: object, **__: object) -> None:
+        run(bench, job_id)
+
+    app.task(name=RUN_TASK)(run_one)
     app.steps["consumer"].add(_heartbeat(settings))
+    signals.setup_logging.connect(lambda **_: None, weak=False)  # ours is set up already
     signals.worker_process_init.connect(lambda **_: _prepare_pool_process(bench), weak=False)
     signals.worker_process_shutdown.connect(lambda **_: bench.close(), weak=False)
     return app
@@ -42,6 +49,7 @@ def serve_worker(settings: Settings) -> None:
     database = Database(settings.database, pooled=False)
     wait_for_schema(database, SCHEMA_WAIT_S)
     database.close()
+    _check_broker(settings)
     settings.scratch_dir.mkdir(parents=True, exist_ok=True)
     app = create_app(settings)
     app.worker_main(
@@ -56,13 +64,25 @@ def serve_worker(settings: Settings) -> None:
     )
 
 
+def _check_broker(settings: Settings) -> None:
+    doorbell = Doorbell(settings)
+    try:
+        doorbell.check_fit()
+    except BrokerUnavailable as error:
+        LOG.warning("%s; waiting for it", error)
+    finally:
+        doorbell.close()
+
+
 def worker_name(settings: Settings) -> str:
     return f"{settings.device}-{os.getpid()}@{socket.gethostname()}"
 
 
 def _prepare_pool_process(bench: Bench) -> None:
+    """In the pool process: end with the worker, end politely (a running job is given back), start the engine."""
     die_with_parent(os.getppid())
     adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     bench.open()
 
 
@@ -81,36 +101,27 @@ def _heartbeat(settings: Settings) -> type[bootsteps.StartStopStep]:
             self._beat()
             self.timer = parent.timer.call_repeatedly(settings.worker_beat_s, self._beat)
 
-        def stop(self, parent: Any) -> None:
+        def stop(self, _: Any) -> None:
             if self.timer is not None:
                 self.timer.cancel()
 
-        def shutdown(self, parent: Any) -> None:
-            _write_beat(settings, self.name_of_worker, gone=True)
+        def shutdown(self, _: Any) -> None:
+            _beat(settings, self.name_of_worker, gone=True)
 
         def _beat(self) -> None:
-            _write_beat(settings, self.name_of_worker)
+            _beat(settings, self.name_of_worker)
 
     return Heartbeat
 
 
-def _write_beat(settings: Settings, name: str, *, gone: bool = False) -> None:
+def _beat(settings: Settings, name: str, *, gone: bool = False) -> None:
     """Write the worker's row over a connection of its own: this process forks, so none may stay open."""
     database = Database(settings.database, pooled=False)
-    facts = {"concurrency": settings.concurrency, "memory": machine_memory(), "pid": os.getpid()}
     try:
-        with database.write() as connection:
-            if gone:
-                connection.execute(delete(workers).where(workers.c.id == name))
-                return
-            add = insert_or_ignore(connection.dialect)
-            connection.execute(
-                add(workers)
-                .values(id=name, device=settings.device, started_at=now(), beat_at=now(), facts=facts)
-                .on_conflict_do_update(index_elements=["id"], set_={"beat_at": now()})
-            )
-    except DatabaseUnavailable as error:
-        LOG.warning("heartbeat not written: %s", error)
+        if gone:
+            drop_beat(database, name)
+        else:
+            write_beat(database, settings, name)
     finally:
         database.close()
 

@@ -31,11 +31,18 @@ class BrokerUnavailable(EnvironmentFailure):
     code = "BROKER_UNAVAILABLE"
 
 
+class BrokerUnfit(EnvironmentFailure):
+    """The broker answers, but would lose what it is given."""
+
+    code = "ENVIRONMENT"
+
+
 class Doorbell:
-    """Sends job ids to the queue of a device class; a sender without a broker only keeps silent."""
+    """Sends job ids to the queue of a device class; without a broker it keeps silent, and workers look themselves."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._mute = not settings.redis_url
 
     @functools.cached_property
     def _app(self) -> Any:
@@ -51,6 +58,8 @@ class Doorbell:
         Raises:
             BrokerUnavailable: within the socket timeout, never later.
         """
+        if self._mute:
+            return
         try:
             self._app.send_task(RUN_TASK, args=[job_id], queue=device, ignore_result=True, retry=False)
         except Exception as error:  # kombu, redis and socket errors have no common base
@@ -58,17 +67,26 @@ class Doorbell:
 
     def ping(self) -> None:
         """Raises BrokerUnavailable when the broker does not answer a PING."""
-        try:
-            with self._app.connection_for_write() as connection:
-                connection.default_channel.client.ping()
-        except Exception as error:
-            raise BrokerUnavailable(f"the broker does not answer: {error}") from error
+        self._ask("ping")
+
+    def check_fit(self) -> None:
+        """Raises BrokerUnfit when the broker may drop queued jobs to save memory, BrokerUnavailable."""
+        policy = (self._ask("info", "memory") or {}).get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise BrokerUnfit(
+                f"the broker's maxmemory-policy is {policy}: it would drop queued jobs; set it to noeviction"
+            )
 
     def waiting(self, device: str) -> int:
         """How many ids wait in the device's queue; raises BrokerUnavailable."""
+        return int(self._ask("llen", device) or 0)
+
+    def _ask(self, command: str, *values: str) -> Any:
+        if self._mute:
+            return None
         try:
-            with self._app.connection_for_read() as connection:
-                return int(connection.default_channel.client.llen(device))
+            with self._app.connection_for_write() as connection:
+                return getattr(connection.default_channel.client, command)(*values)
         except Exception as error:
             raise BrokerUnavailable(f"the broker does not answer: {error}") from error
 

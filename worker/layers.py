@@ -62,7 +62,8 @@ def read_layers(
     if sort not in SORTABLE or not set(match) <= set(TEXT_COLUMNS):
         raise ValueError(f"layers have no column {sort!r}")
     way, beyond = ("DESC", "<") if descending else ("ASC", ">")
-    where, values = ["1"], []
+    where: list[str] = ["1"]
+    values: list[Any] = []
     for name, text in match.items():
         where.append(f"instr({name}, ?) > 0")
         values.append(text)
@@ -70,7 +71,7 @@ def read_layers(
         last, position = after
         if last is None:
             where.append(f"({sort} IS NULL AND position > ?)")
-            values.append(str(position))
+            values.append(position)
         else:
             where.append(f"({sort} IS NULL OR {sort} {beyond} ? OR ({sort} = ? AND position > ?))")
             values += [last, last, position]

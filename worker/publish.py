@@ -13,6 +13,7 @@ from converter.errors import InternalError
 from converter.report import view
 from worker.contract import MEDIA_TYPES, Artifact, Claim
 from worker.layers import write_layers
+from worker.publish_names import set_name
 from worker.storage import Storage
 from worker.workplace import Workplace
 
@@ -33,11 +34,6 @@ class Published:
     verdict: str
     summary: Mapping[str, Any]
     artifacts: tuple[Artifact, ...]
-
-
-def set_name(job_id: str, fence: int) -> str:
-    """Name of the artifact set of one attempt; another attempt never writes to it."""
-    return f"artifacts/{job_id}/{fence}"
 
 
 def publish(place: Workplace, result: Mapping[str, Any], claim: Claim, storage: Storage) -> Published:

@@ -31,7 +31,7 @@ def write_batch(recipe: Mapping[str, Any], target: Path) -> None:
     random = np.random.default_rng(recipe.get("seed", 0))
     arrays = {name: _draw(name, tensors[name], random) for name in sorted(tensors)}
     with target.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **arrays)
 
 
 def _draw(name: str, tensor: Mapping[str, Any], random: np.random.Generator) -> Any:

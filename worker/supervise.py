@@ -24,7 +24,8 @@ from worker.database import leases
 from worker.database.engine import Database, DatabaseUnavailable
 from worker.lease import CancelRequested, Lease, LeaseLost
 from worker.problems import problem
-from worker.publish import publish, set_name
+from worker.publish import publish
+from worker.publish_names import set_name
 from worker.runner import Ran, Runner, Stopped, engine_threads
 from worker.settings import Settings
 from worker.storage import Storage
@@ -155,10 +156,10 @@ def _result_of(ran: Ran, usage: Usage) -> dict[str, object]:
             raise RunFailed(_job_error(error, ran.stage, ran.outcome.node), usage) from error
         raise RunFailed(_error("RUNTIME_CRASH", "the engine ended without an answer", ran.stage, ""), usage)
     if event["event"] == "error":
-        error = error_from_event(event)
-        if _NO_SPACE in str(error):
-            raise RunFailed(_error("DISK_FULL", str(error), ran.stage, ran.outcome.node), usage)
-        raise RunFailed(_job_error(error, ran.stage, ran.outcome.node), usage)
+        told = error_from_event(event)
+        if _NO_SPACE in str(told):
+            raise RunFailed(_error("DISK_FULL", str(told), ran.stage, ran.outcome.node), usage)
+        raise RunFailed(_job_error(told, ran.stage, ran.outcome.node), usage)
     return dict(event)
 
 
@@ -184,9 +185,7 @@ def _fail(station: Station, lease: Lease, error: JobError, usage: Usage) -> str:
     last = 2 if error.code in _ONCE_MORE_ONLY else settings.max_attempts
     again = error.retryable and claim.attempt < min(last, settings.max_attempts)
     delay = delays[min(claim.attempt, len(delays)) - 1] if again else None
-    done = _end(
-        station, lease, lambda c: leases.fail(c, claim, error, usage, settings.keep_jobs_s, delay), "failed"
-    )
+    done = _end(station, lease, lambda c: leases.fail(c, claim, error, usage, settings.keep_jobs_s, delay), "failed")
     LOG.info("job %s: attempt %d: %s: %s", claim.job_id, claim.attempt, error.code, error.detail)
     return done
 

@@ -27,9 +27,7 @@ def advance(
     body: Mapping[str, Any],
 ) -> Row[Any] | None:
     """Change the job that ``where`` names and record the event; None when no row meets the condition."""
-    statement = (
-        update(jobs).where(where).values(last_event=jobs.c.last_event + 1, **values).returning(*jobs.c)
-    )
+    statement = update(jobs).where(where).values(last_event=jobs.c.last_event + 1, **values).returning(*jobs.c)
     row = connection.execute(statement).one_or_none()
     if row is not None:
         record_event(connection, row, kind, body)

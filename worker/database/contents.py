@@ -86,18 +86,14 @@ def find_upload(connection: Connection, tenant: str, upload_id: str) -> Row[Any]
     return connection.execute(query.where(uploads.c.id == upload_id, uploads.c.tenant == tenant)).one_or_none()
 
 
-def insert_model(
-    connection: Connection, tenant: str, entry: str, kind: str, files: Sequence[ModelFile]
-) -> Row[Any]:
+def insert_model(connection: Connection, tenant: str, entry: str, kind: str, files: Sequence[ModelFile]) -> Row[Any]:
     row = connection.execute(
         insert(models)
         .values(id=new_id("mdl"), tenant=tenant, entry=entry, format=kind, created_at=now(), used_at=now())
         .returning(*models.c)
     ).one()
     for one in files:
-        connection.execute(
-            insert(model_files).values(model_id=row.id, path=one.path, sha256=one.sha256, size=one.size)
-        )
+        connection.execute(insert(model_files).values(model_id=row.id, path=one.path, sha256=one.sha256, size=one.size))
     return row
 
 
@@ -140,8 +136,6 @@ def touch(connection: Connection, model_id: str, batch_ids: Sequence[str]) -> No
 def unreferenced(connection: Connection, keep_s: float, limit: int) -> list[Row[Any]]:
     """Blobs without any reference whose holders have not used them for ``keep_s``."""
     recent = exists().where(holders.c.sha256 == blobs.c.sha256, holders.c.used_at > now() - keep_s)
-    used = [
-        exists().where(table.c.sha256 == blobs.c.sha256) for table in (model_files, batches, job_blobs)
-    ]
+    used = [exists().where(table.c.sha256 == blobs.c.sha256) for table in (model_files, batches, job_blobs)]
     query = select(blobs).where(and_(not_(recent), *(not_(one) for one in used))).limit(limit)
     return list(connection.execute(query))

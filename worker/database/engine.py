@@ -40,12 +40,12 @@ class now(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it 
 
 
 @compiles(now, "sqlite")
-def _now_sqlite(element: now, compiler: Any, **_: Any) -> str:
+def _now_sqlite(*_: Any, **__: Any) -> str:
     return "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 @compiles(now)
-def _now_postgresql(element: now, compiler: Any, **_: Any) -> str:
+def _now_postgresql(*_: Any, **__: Any) -> str:
     return "extract(epoch from clock_timestamp())::double precision"
 
 
@@ -73,9 +73,9 @@ class Database:
         Raises:
             DatabaseUnavailable: the lock was not to be had within the busy timeout, or the server is gone.
         """
-        with _translated(), self.engine.connect().execution_options(**{_WRITES: True}) as connection:
-            with connection.begin():
-                yield connection
+        options = {_WRITES: True}
+        with _translated(), self.engine.connect().execution_options(**options) as connection, connection.begin():
+            yield connection
 
     def close(self) -> None:
         self.engine.dispose()

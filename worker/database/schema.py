@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from worker.database.engine import Database, DatabaseUnavailable
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _ADVISORY_LOCK: Final = 7_201_954
+logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def upgrade(database: Database) -> None:

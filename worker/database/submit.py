@@ -131,10 +131,7 @@ def attempts_of(connection: Connection, job_id: str) -> list[Row[Any]]:
 
 def events_after(connection: Connection, job_id: str, number: int, limit: int = 1000) -> list[Row[Any]]:
     query = (
-        select(events)
-        .where(events.c.job_id == job_id, events.c.number > number)
-        .order_by(events.c.number)
-        .limit(limit)
+        select(events).where(events.c.job_id == job_id, events.c.number > number).order_by(events.c.number).limit(limit)
     )
     return list(connection.execute(query))
 
@@ -143,3 +140,8 @@ def pin(connection: Connection, tenant: str, job_id: str, pinned: bool) -> Row[A
     """A pinned job, its files and its record stay until it is unpinned."""
     statement = update(jobs).where(jobs.c.id == job_id, jobs.c.tenant == tenant).values(pinned=pinned)
     return connection.execute(statement.returning(*jobs.c)).one_or_none()
+
+
+def state_of(connection: Connection, job_id: str) -> str | None:
+    """The job's state; None when there is no such job."""
+    return connection.execute(select(jobs.c.state).where(jobs.c.id == job_id)).scalar_one_or_none()

@@ -1,6 +1,7 @@
 """Run by Alembic: migrate on the connection that ``worker.database.schema`` hands over."""
 
 from alembic import context
+
 from worker.database.tables import metadata
 
 context.configure(

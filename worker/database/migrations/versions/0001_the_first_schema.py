@@ -262,8 +262,6 @@ def upgrade() -> None:
         batch_op.create_index("ix_model_files_sha256", ["sha256"], unique=False)
 
 
-
-
 def downgrade() -> None:
 
     with op.batch_alter_table("model_files", schema=None) as batch_op:
@@ -321,4 +319,3 @@ def downgrade() -> None:
         batch_op.drop_index("ix_answers_created_at")
 
     op.drop_table("answers")
-
