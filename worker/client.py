@@ -34,7 +34,7 @@ class BrokerUnavailable(EnvironmentFailure):
 class BrokerUnfit(EnvironmentFailure):
     """The broker answers, but would lose what it is given."""
 
-    code = "ENVIRONMENT"
+    code = "BROKER_UNFIT"
 
 
 class Doorbell:

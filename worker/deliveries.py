@@ -33,6 +33,8 @@ CLAIM_S: Final = 120
 class ReceiverRefused(OptionError):
     """The address may not be called."""
 
+    code = "RECEIVER_REFUSED"
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

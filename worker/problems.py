@@ -43,6 +43,7 @@ PROBLEMS: Final[Mapping[str, Problem]] = _table(
     ("UNSUPPORTED_MEDIA_TYPE", "This kind of content is not taken", 415, False, "See the message for what is."),
     ("RANGE_NOT_SATISFIABLE", "The range lies outside the file", 416, False, "Ask for a range within its size."),
     ("INVALID_REQUEST", "The request makes no sense", 422, False, "`errors` points at every field."),
+    ("RECEIVER_REFUSED", "The webhook's address may not be called", 422, False, "Use https and a public address."),
     ("DIGEST_MISMATCH", "The bytes are not the announced ones", 422, True, "Send the file again."),
     ("IDEMPOTENCY_REUSED", "The key was used for another request", 422, False, "Use a new Idempotency-Key."),
     ("UPLOAD_LOCKED", "Another request is writing this upload", 423, True, "Wait, HEAD, then go on."),
@@ -51,6 +52,8 @@ PROBLEMS: Final[Mapping[str, Problem]] = _table(
     ("CHECKSUM_MISMATCH", "The chunk does not have its checksum", 460, True, "Send the chunk again."),
     ("NOT_READY", "A part of the service is down", 503, True, "`checks` names it."),
     ("DATABASE_UNAVAILABLE", "The database does not answer", 503, True, "Try again; nothing was changed."),
+    ("BROKER_UNAVAILABLE", "The broker does not answer", 503, True, "Jobs are taken and wait; nothing is lost."),
+    ("BROKER_UNFIT", "The broker would lose jobs", 503, False, "Set its maxmemory-policy to noeviction."),
     ("STORAGE_FULL", "No space left on the service", 507, True, "An operator has to free space."),
     # the run
     ("INVALID_INPUT", "The input cannot be converted", 422, False, "The message names the culprit."),
