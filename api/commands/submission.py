@@ -118,11 +118,10 @@ class Submission:
         if entry.job.state != "SUCCEEDED":
             entry.error = entry.job.reason
             return
-        for role, wanted in (("report", self._choices.report), ("html", self._choices.html)):
+        views = (("report", ".json", self._choices.report), ("html", ".html", self._choices.html))
+        for role, suffix, wanted in views:
             if wanted is not None:
-                self._fetch(
-                    entry, role, self._place(wanted, entry, {"report": ".json", "html": ".html"}[role]), progress
-                )
+                self._fetch(entry, role, self._place(wanted, entry, suffix), progress)
         if self._choices.output is not None:
             self._fetch_model(entry, self._choices.output, progress)
 
