@@ -237,3 +237,11 @@ def parse_type(text: str) -> ir.TypeProtocol:
     if head == "sparse_tensor":
         return ir.SparseTensorType(_BY_NAME[inner])
     return ir.TensorType(_BY_NAME[inner])
+
+
+_FLOATS = frozenset(("float", "float16", "bfloat16", "double"))
+
+
+def holds_floats(type_text: str | None) -> bool:
+    """Whether a type is a tensor of floats, or a sequence or optional of such."""
+    return type_text is not None and type_text.rstrip(")").rpartition("(")[2] in _FLOATS

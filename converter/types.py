@@ -181,8 +181,11 @@ EXPONENT_BINS = 256
 class ValueRange:
     """What a float value was seen to hold in FP32, over all batches and iterations.
 
-    ``exponents`` counts non-zero elements by biased FP32 exponent (see EXPONENT_BINS).  ``minimum`` and
-    ``maximum`` are over finite elements (0.0 when there is none).  ``shape`` is the last shape seen.
+    ``exponents`` counts non-zero elements by biased FP32 exponent (see EXPONENT_BINS).  ``minimum``, ``maximum``
+    and ``absmax`` are over finite elements, ``absmin_nonzero`` over finite ones that are not zero (0.0 when there
+    is none).  ``integral``: every finite element is an integer (true when there is none).  ``shape`` is the shape
+    with the most elements, of several the lexicographically largest, whatever the order they came in; ``(0,)``
+    when nothing was seen.
     """
 
     shape: tuple[int, ...]
@@ -312,9 +315,11 @@ class ErrorFigures:
     """How far one value is from its FP32 reference, all batches together or the worst of them.
 
     Finite elements only enter the sums; NaN and infinities are compared by position and sign and counted.
-    ``rel_l2_error`` is None when the reference is all zeros and the value is not; ``sqnr_db`` is None when both
-    are equal (``equal``) or the reference is zero (``zero_reference``).  Fields from ``max_rel_error`` on belong
-    to the full set and are None in the core set.
+    ``rel_l2_error`` against a reference of zeros is the value's own norm; ``sqnr_db`` is None when both
+    are equal (``equal``) or the reference is zero (``zero_reference``).  ``absmax`` is the reference's, over its
+    finite elements.  ``flushed`` counts elements that are zero while the finite reference is not, ``saturated``
+    those at the format's largest finite magnitude while the reference lies beyond it.  Fields from
+    ``max_rel_error`` on belong to the full set and are None in the core set.
     """
 
     count: int
@@ -357,6 +362,8 @@ class LayerComparison:
     """``as expected``, ``abnormal``, or ``not run`` (a branch that no batch took)."""
     module: str = ""
     source_line: str = ""
+    inputs: tuple[str, ...] = ()
+    """Names of the float values the node reads, constants left out: who to ask where an error came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,6 +453,8 @@ class ModelFacts:
     bytes: int
     weight_bytes: int
     nodes: int
+    graph: str = ""
+    """Name of the main graph, by which graph viewers find it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,9 +533,9 @@ class Report:
 class Conversion:
     """What ``converter.convert`` returns: the mixed model and the report.
 
-    ``model`` is None when the result was written straight to ``output``.
+    ``model`` is None when the result was written: ``files`` are its paths, the model first, external data after.
     """
 
     model: ir.Model | None
     report: Report
-    output: str | None = None
+    files: tuple[str, ...] = ()

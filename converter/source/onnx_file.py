@@ -73,6 +73,7 @@ def load(source: str | Path | onnx.ModelProto, catalog: OperatorCatalog) -> Load
         bytes=size + weights,
         weight_bytes=sum(int(v.const_value.nbytes) for v in model.graph.initializers.values() if v.const_value),
         nodes=nodes,
+        graph=proto.graph.name,
     )
     return LoadedModel(index, facts, findings, training, base_dir)
 

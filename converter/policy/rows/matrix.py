@@ -10,7 +10,7 @@ ROWS: Final = (
     OpPolicy(
         "MatMul",
         OpClass.NARROW,
-        "A product of two 16-bit significands is exact in FP32, so a wide sum rounds only operands and result.",
+        "Significands of two narrow numbers multiply exactly in FP32, so a wide sum rounds only operands and result.",
         "ONNX schema MatMul-13",
         depth=Depth.INNER,
     ),

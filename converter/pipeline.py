@@ -1,0 +1,440 @@
+"""The straight line: load, observe, decide, rewrite, compare, judge, build."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from converter.compare.expected import expected_errors
+from converter.compare.outputs import mean_interval
+from converter.compare.run import Comparison, compare
+from converter.compare.tolerances import allowed_for, named_tolerance
+from converter.compare.verdict import judge
+from converter.cost import cast_bytes, estimated_gain, narrow_share, node_flops
+from converter.environment import describe
+from converter.errors import InternalError, OptionError
+from converter.formats import NARROW_FORMATS
+from converter.graph import ModelIndex, index_model
+from converter.operators import OperatorCatalog
+from converter.policy.context import Context
+from converter.policy.decide import decide
+from converter.ranges.batches import Batches, Source
+from converter.ranges.observe import measure, observe
+from converter.report import build
+from converter.rewrite.apply import Rewritten, rewrite
+from converter.rewrite.check import check_types, interface, narrowed
+from converter.runtime.formatting import FormatSpec, declared_formats, planned_formats
+from converter.runtime.interpreter import Interpreter
+from converter.runtime.session import Threads, contributed_schemas
+from converter.search.planner import Planner
+from converter.search.repair import repair
+from converter.search.search import search
+from converter.source.onnx_file import LoadedModel, load
+from converter.source.save import OutputFailure as OutputFailure
+from converter.source.save import SavedModel, save
+from converter.source.type_propagation import propagate_types
+from converter.types import (
+    Conversion,
+    ConversionRequest,
+    Finding,
+    ModelFacts,
+    OpClass,
+    OutputComparison,
+    OutputTolerance,
+    PrecisionPlan,
+    PricePoint,
+    RepairRound,
+    Report,
+    Summary,
+    ValueRange,
+    Verdict,
+)
+
+Progress = Callable[[str, int, int], None]
+
+
+def quiet(stage: str, done: int, total: int) -> None:
+    """Progress for nobody."""
+    del stage, done, total
+
+
+@dataclass
+class Run:
+    """Everything one conversion gathers on its way."""
+
+    request: ConversionRequest
+    progress: Progress
+    threads: Threads = field(default_factory=Threads)
+    breadcrumb: Callable[[str], None] | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    rounds: list[RepairRound] = field(default_factory=list)
+    prices: list[PricePoint] = field(default_factory=list)
+    evaluations: int = 0
+
+    @contextmanager
+    def stage(self, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:
+        """Time a stage and tell its progress."""
+        started = time.perf_counter()
+        self.progress(name, 0, total)
+        yield lambda done: self.progress(name, done, total)
+        self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - started
+        self.progress(name, total, total)
+
+
+def catalog() -> OperatorCatalog:
+    """Schemas of ONNX and of ONNX Runtime's contributed operators."""
+    return OperatorCatalog(contributed_schemas())
+
+
+def convert(
+    model: str | Path | onnx.ModelProto,
+    samples: Sequence[Source] | Source | None = None,
+    request: ConversionRequest | None = None,
+    *,
+    output: str | Path | None = None,
+    progress: Progress = quiet,
+    threads: Threads | None = None,
+    breadcrumb: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Conversion:
+    """Convert an FP32 model to mixed FP16/BF16 and prove it on sample batches.
+
+    ``options`` are fields of ``ConversionRequest`` (``to="bf16"``, ``overflow="widen"`` ...).  With ``output`` the
+    model is written there (external data beside it when the given model had some) and ``Conversion.model`` is
+    None; without it the mixed ``onnx_ir.Model`` is returned.
+
+    Raises:
+        InputError: the model, a batch or an option is wrong; the message names the culprit.
+        InternalError: narrowcast broke a promise of its own.
+    """
+    request = replace(request or ConversionRequest(), **options)
+    request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
+    check_request(request, samples is not None)
+    run = Run(request, progress, threads or Threads(), breadcrumb)
+    with run.stage("load"):
+        loaded = load(model, catalog())
+        batches = None if samples is None else Batches(listed(samples), loaded.index)
+    run.findings += loaded.findings
+    return _Conversion(run, loaded, batches).result(output)
+
+
+def listed(samples: Sequence[Source] | Source) -> list[Source]:
+    """One batch or several, as a list."""
+    single = isinstance(samples, str | Path | Mapping)
+    return [samples] if single else list(samples)  # type: ignore[list-item, arg-type]
+
+
+def check_request(request: ConversionRequest, has_samples: bool) -> None:
+    """Check options against each other.
+
+    Raises:
+        OptionError: naming the option and what it takes.
+    """
+    choices = {
+        "to": tuple(NARROW_FORMATS),
+        "io_types": ("keep", "narrow"),
+        "overflow": ("clamp", "widen"),
+        "optimise": ("size", "speed"),
+        "metrics": ("core", "all"),
+    }
+    for name, allowed in choices.items():
+        given = getattr(request, name)
+        if given not in allowed:
+            raise OptionError(f"option {name} is '{given}'; it takes {' or '.join(allowed)}")
+    if request.validate and not has_samples:
+        raise OptionError("no sample batch was given: pass --samples FILE.npz, or --no-validate to convert unchecked")
+    if request.search and not request.validate:
+        raise OptionError("--search measures errors and needs validation; leave out --no-validate")
+    if request.headroom < 1:
+        raise OptionError(f"headroom is {request.headroom}; it must be at least 1")
+
+
+class _Conversion:
+    """One conversion after loading: the remaining six stages."""
+
+    def __init__(self, run: Run, loaded: LoadedModel, batches: Batches | None) -> None:
+        self.run = run
+        self.request = run.request
+        self.loaded = loaded
+        self.index: ModelIndex = loaded.index
+        self.batches = batches
+        self.interpreter = Interpreter(self.index, run.threads, run.request.profile, run.request.seed, run.breadcrumb)
+        self.ranges: dict[int, ValueRange] = {}
+
+    def feeds(self) -> Iterator[Mapping[str, Any]]:
+        assert self.batches is not None
+        return (batch.feeds for batch in self.batches)
+
+    def result(self, output: str | Path | None) -> Conversion:
+        run, request = self.run, self.request
+        if self.batches is not None:
+            with run.stage("observe", len(self.batches)) as done:
+                self.ranges = observe(self.interpreter, self.batches, done)
+        with run.stage("decide"):
+            context = Context(self.index, request, self.ranges, measure)
+            plan = decide(context)
+            exact = exact_nodes(context)
+            expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
+            limits = self._limits(expected)
+        compared: Comparison | None = None
+        if self.batches is not None and request.validate:
+            plan, compared = self._prove(context, plan, limits)
+        verdict, outputs = self._judge(plan, compared, limits, expected)
+        with run.stage("build"):
+            layers = self._layers(plan, compared, exact)
+            flops = node_flops(self.index, self.ranges)
+        given_interface = interface(self.index.model)
+        external = any(True for v in self.index.model.graph.initializers.values() if _is_external(v.const_value))
+        changed = {self.index.name_of(v) for v in self.index.constants}
+        with run.stage("rewrite"):
+            rewritten = rewrite(self.index, plan, request.io_types == "narrow")
+            written = self._recheck(rewritten, plan, given_interface)
+            changed -= {v.name or "" for v in rewritten.model.graph.initializers.values() if _still_wide(v)}
+            if compared is not None:
+                self._verify(written, compared)
+            saved = save(rewritten.model, output, external, self.loaded.training, changed) if output else None
+        report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, compared)
+        return Conversion(None if saved else rewritten.model, report, saved.files if saved else ())
+
+    def _limits(self, expected: Mapping[int, float]) -> Mapping[str, OutputTolerance]:
+        """The limits of each output; the rounding model speaks of the first plan, whatever repair makes of it."""
+        tolerance = self.request.tolerance
+        assert tolerance is not None
+        graph = self.index.model.graph
+        return {
+            v.name or "": allowed_for(v.name or "", expected.get(self.index.id_of(v)), tolerance, self.request)
+            for v in graph.outputs
+        }
+
+    def _prove(
+        self, context: Context, plan: PrecisionPlan, limits: Mapping[str, OutputTolerance]
+    ) -> tuple[PrecisionPlan, Comparison]:
+        """Run the plan; repair or search when asked and needed; the comparison of the plan that is kept."""
+        assert self.batches is not None
+        request, run = self.request, self.run
+        planner = Planner(context, self.interpreter, self.feeds, lambda name: limits[name])
+        if request.search:
+            with run.stage("compare", 12) as done:
+                widened, tried = search(planner, lambda k, _: done(k))
+            run.evaluations = planner.evaluations
+            run.prices = [self._price_point(e, e is tried[-1]) for e in tried]
+            plan = planner.plan(widened)
+        with run.stage("compare", len(self.batches)) as done:
+            compared = self._compare(plan, done)
+        first = planner.score(plan, frozenset(), compared)
+        if first.passes or not request.repair or request.search:
+            return plan, compared
+        with run.stage("compare", 3):
+            widened, rounds, best = repair(planner, first)
+        run.rounds = rounds
+        run.evaluations = planner.evaluations
+        if best is first:
+            return plan, compared
+        plan = planner.plan(widened)
+        with run.stage("compare", len(self.batches)) as done:
+            return plan, self._compare(plan, done)
+
+    def _compare(self, plan: PrecisionPlan, progress: Callable[[int], None]) -> Comparison:
+        spec = planned_formats(self.index, plan)
+        every = self.request.metrics == "all"
+        return compare(self.interpreter, spec, self.feeds(), every_metric=every, progress=progress)
+
+    def _price_point(self, evaluation: Any, chosen: bool) -> PricePoint:
+        flops = node_flops(self.index, self.ranges)
+        return PricePoint(
+            wide_nodes=sum(d.format == "fp32" for d in evaluation.plan.decisions),
+            narrow_flops_share=narrow_share(flops, evaluation.plan),
+            cast_bytes=cast_bytes(evaluation.plan, self.ranges),
+            rel_l2_error=evaluation.rel_l2_error,
+            chosen=chosen,
+        )
+
+    def _judge(
+        self,
+        plan: PrecisionPlan,
+        compared: Comparison | None,
+        limits: Mapping[str, OutputTolerance],
+        expected: Mapping[int, float],
+    ) -> tuple[Verdict, tuple[OutputComparison, ...]]:
+        if compared is None:
+            return Verdict("unchecked"), ()
+        with self.run.stage("judge"):
+            outputs = output_rows(self.index, plan, compared, limits, expected)
+            return judge(outputs, compared.failures), outputs
+
+    def _layers(self, plan: PrecisionPlan, compared: Comparison | None, exact: frozenset[int]) -> Any:
+        expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
+        evidence = build.LayerEvidence(
+            accumulated=compared.accumulated if compared else {},
+            local=compared.local if compared else {},
+            ranges=self.ranges,
+            shapes=compared.shapes if compared else {},
+            expected=expected,
+        )
+        return build.layer_rows(self.index, plan, evidence)
+
+    def _recheck(self, rewritten: Rewritten, plan: PrecisionPlan, given: Any) -> ModelIndex:
+        """Type the rewritten graph from scratch and check it against every schema."""
+        model = rewritten.model
+        propagate_types(model, self.index.catalog)
+        written = index_model(model, self.index.catalog)
+        wanted = given
+        if self.request.io_types == "narrow":
+            wanted = narrowed(given, NARROW_FORMATS[plan.to].type_string)
+        check_types(written, wanted)
+        return written
+
+    def _verify(self, written: ModelIndex, compared: Comparison) -> None:
+        """Run the rewritten graph on the first batch: it must give the bits the plan promised."""
+        interpreter = Interpreter(
+            written, self.run.threads, self.request.profile, self.request.seed, self.run.breadcrumb
+        )
+        spec: FormatSpec = declared_formats(written)
+        result = interpreter.run(next(self.feeds()), [spec])
+        got = result.outputs[0]
+        if compared.first_outputs is None or got is None:
+            return
+        for name, expected in compared.first_outputs.items():
+            if not same_bits(expected, got[name]):
+                raise InternalError(
+                    f"output '{name}' of the rewritten model differs from its plan's; this is a bug in narrowcast"
+                )
+
+    def _report(
+        self,
+        plan: PrecisionPlan,
+        verdict: Verdict,
+        outputs: tuple[OutputComparison, ...],
+        layers: Any,
+        flops: Mapping[int, float],
+        rewritten: Rewritten,
+        saved: SavedModel | None,
+        compared: Comparison | None,
+    ) -> Report:
+        run, facts = self.run, self.loaded.facts
+        findings = [*run.findings, *self.interpreter.findings, *self._reference_findings()]
+        if not plan.narrow_nodes():
+            text = f"nothing was left to convert: every node is narrow already or stays FP32 (to {plan.to})"
+            findings.append(Finding("nothing-to-do", facts.name, text))
+        converted = None
+        if saved is not None:
+            findings += saved.findings
+            converted = ModelFacts(
+                name=Path(saved.files[0]).name,
+                sha256=saved.sha256,
+                opset=self.index.opset,
+                ir_version=rewritten.model.ir_version or 0,
+                bytes=saved.bytes,
+                weight_bytes=_weight_bytes(rewritten),
+                nodes=len(rewritten.model.graph),
+            )
+        narrow = plan.narrow_nodes()
+        summary = Summary(
+            nodes=len(self.index.nodes),
+            float_nodes=sum(d.format != "none" for d in plan.decisions),
+            narrow_nodes=len(narrow),
+            casts=rewritten.casts,
+            clamps=rewritten.clamps,
+            bytes_before=facts.bytes,
+            bytes_after=converted.bytes if converted else _weight_bytes(rewritten),
+            narrow_flops_share=narrow_share(flops, plan),
+            search_evaluations=run.evaluations,
+            estimated_gain=estimated_gain(self.index, plan, self.ranges),
+        )
+        return Report(
+            verdict=verdict,
+            model=facts,
+            converted=converted,
+            request=self.request,
+            environment=describe(run.threads, self.request),
+            summary=summary,
+            outputs=outputs,
+            layers=layers,
+            decisions=plan.decisions,
+            clamps=build.clamp_outcomes(plan, compared.touched if compared else {}),
+            constants_changed=rewritten.constants_changed,
+            findings=tuple(findings),
+            repair=tuple(run.rounds),
+            price_list=tuple(run.prices),
+            first_abnormal=build.first_abnormal(layers),
+            batches=compared.batches if compared else 0,
+            timings=run.timings,
+        )
+
+    def _reference_findings(self) -> Iterator[Finding]:
+        """Values that are NaN or infinite in FP32 already."""
+        for value_id, seen in self.ranges.items():
+            if seen.nonfinite and self.index.producer[value_id] >= 0:
+                name = self.index.name_of(value_id)
+                infinite = seen.posinf_count + seen.neginf_count
+                text = f"value '{name}' holds {seen.nan_count} NaN and {infinite} infinite elements in FP32 already"
+                yield Finding("reference-nonfinite", name, text)
+
+
+def output_rows(
+    index: ModelIndex,
+    plan: PrecisionPlan,
+    compared: Comparison,
+    limits: Mapping[str, OutputTolerance],
+    expected: Mapping[int, float],
+) -> tuple[OutputComparison, ...]:
+    """Every graph output with its figures, its limits and the statistics over batches."""
+    rows = []
+    for value in index.model.graph.outputs:
+        record = compared.outputs[value.name or ""]
+        value_id = index.id_of(value)
+        mean, interval = mean_interval(record.errors)
+        rows.append(
+            OutputComparison(
+                value=record.name,
+                format=build.stored_format(index, plan, value_id),
+                type_string=index.types[value_id] or "",
+                shape=record.shape,
+                figures=record.figures,
+                expected_rel_l2=expected.get(value_id),
+                allowed=limits[record.name],
+                mismatches=record.mismatches,
+                worst_batch=record.worst_batch,
+                mean_rel_l2=mean,
+                mean_rel_l2_interval=interval,
+            )
+        )
+    return tuple(rows)
+
+
+def same_bits(expected: Any, got: Any) -> bool:
+    """Equality bit for bit, NaN payloads aside."""
+    if isinstance(expected, list):
+        return isinstance(got, list) and len(got) == len(expected) and all(map(same_bits, expected, got))
+    if isinstance(expected, np.ndarray):
+        if not isinstance(got, np.ndarray) or expected.shape != got.shape:
+            return False
+        return bool(np.array_equal(expected, got, equal_nan=expected.dtype.kind == "f"))
+    return True
+
+
+def exact_nodes(context: Context) -> frozenset[int]:
+    """Nodes whose operator never rounds."""
+    rows = ((n, context.row(n)) for n in range(len(context.index.nodes)))
+    return frozenset(n for n, row in rows if row is not None and row.op_class is OpClass.EXACT)
+
+
+def _is_external(tensor: Any) -> bool:
+    return type(tensor).__name__ == "ExternalTensor"
+
+
+def _still_wide(value: Any) -> bool:
+    return value.const_value is not None and value.const_value.dtype.name == "FLOAT"
+
+
+def _weight_bytes(rewritten: Rewritten) -> int:
+    values = rewritten.model.graph.initializers.values()
+    return sum(int(v.const_value.nbytes) for v in values if v.const_value is not None)

@@ -1,0 +1,1 @@
+"""The rewrite: obeys the plan, decides nothing, and leaves a valid graph."""

@@ -1,0 +1,1 @@
+"""The FP32 set under an error budget: pricing, repair and search."""
