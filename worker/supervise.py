@@ -11,14 +11,13 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from converter.errors import NarrowcastError
-from converter.isolation import error_from_event
 from worker.contract import Claim, JobError, Progress, Usage
 from worker.database import leases
 from worker.database.engine import Database, DatabaseUnavailable
@@ -156,11 +155,18 @@ def _result_of(ran: Ran, usage: Usage) -> dict[str, object]:
             raise RunFailed(_job_error(error, ran.stage, ran.outcome.node), usage) from error
         raise RunFailed(_error("RUNTIME_CRASH", "the engine ended without an answer", ran.stage, ""), usage)
     if event["event"] == "error":
-        told = error_from_event(event)
-        if _NO_SPACE in str(told):
-            raise RunFailed(_error("DISK_FULL", str(told), ran.stage, ran.outcome.node), usage)
-        raise RunFailed(_job_error(told, ran.stage, ran.outcome.node), usage)
+        raise RunFailed(_told_error(event, ran), usage)
     return dict(event)
+
+
+def _told_error(event: Mapping[str, Any], ran: Ran) -> JobError:
+    """What the engine says; a full disk is recognised by its text, whichever library met it."""
+    text = str(event.get("message", ""))
+    if _NO_SPACE in text:
+        return _error("DISK_FULL", text, ran.stage, ran.outcome.node)
+    row = problem(str(event.get("code")))
+    status = 2 if event.get("exit_status") == 2 else 3
+    return JobError(row.code, text, ran.stage, ran.outcome.node, row.retryable, status, row.hint)
 
 
 def _job_error(error: NarrowcastError, stage: str, node: str = "") -> JobError:
