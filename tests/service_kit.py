@@ -140,7 +140,14 @@ class Desk:
             "mdl_x", "m.onnx", (ModelFile("m.onnx", self.blob(content), len(content)),),
             (SampleBatch("inp_x", "b.npz", self.blob(batch), len(batch)),), {"to": "fp16"},
         )  # fmt: skip
-        values = {"tenant": "default", "name": "m.onnx", "device": "cpu", "spec": spec, "deadline_s": 60.0, "labels": {}}
+        values = {
+            "tenant": "default",
+            "name": "m.onnx",
+            "device": "cpu",
+            "spec": spec,
+            "deadline_s": 60.0,
+            "labels": {},
+        }
         with self.database.write() as connection:
             return str(submit.insert_job(connection, submit.NewJob(**{**values, **changes})).id)
 
