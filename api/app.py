@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 from api import errors
 from api.auth import first_key
@@ -77,12 +77,8 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
                   responses=_PROBLEM, docs_url="/docs", redoc_url=None)  # fmt: skip
     app.state.service = service
     errors.install(app)
-    app.add_middleware(Envelope, hosts=service.allowed_hosts)
-    small = APIRouter()
-    for one in (models, inputs, webhooks, keys):
-        small.include_router(one.router)
-    app.include_router(small, max_body_size=settings.max_json_bytes)
-    for one in (blobs, uploads, jobs, events, artifacts, health):
+    app.add_middleware(Envelope, hosts=service.allowed_hosts, body_bytes=settings.max_json_bytes)
+    for one in (blobs, uploads, models, inputs, jobs, events, artifacts, webhooks, keys, health):
         app.include_router(one.router)
     _describe(app)
     return app

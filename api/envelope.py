@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 import time
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import MEDIA_TYPE, problem_body
@@ -17,6 +19,9 @@ from api.metrics import observe_request
 
 _SANE_ID: Final = re.compile(r"^[A-Za-z0-9._-]{1,128}$")
 _TRACE: Final = re.compile(r"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
+_STREAMED: Final = re.compile(r"^(PATCH /v1/uploads/|PUT /v1/blobs/)")
+LOG: Final = logging.getLogger("narrowcast.api")
+BUG: Final = "an unexpected error; the service's log has it under this request id"
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -24,12 +29,14 @@ class Envelope:
     """Outermost layer.  ``hosts`` are the Host names answered; empty: all of them.
 
     Without keys, the Host and Origin checks are what keeps a web page in the user's browser from using the
-    service (DNS rebinding, cross-site requests).
+    service (DNS rebinding, cross-site requests).  Bodies are bounded here, but for those that are streamed to disk
+    and forms, which count for themselves.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], body_bytes: int) -> None:
         self.app = app
         self.hosts = hosts
+        self.body_bytes = body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,18 +45,50 @@ class Envelope:
         given = headers.get("request-id", "")
         scope["narrowcast.request_id"] = given if _SANE_ID.match(given) else f"req_{secrets.token_hex(8)}"
         started = time.perf_counter()
+        answered = False
 
         async def outgoing(message: Message) -> None:
+            nonlocal answered
             if message["type"] == "http.response.start":
+                answered = True
                 _add_headers(scope, headers, message)
                 observe_request(scope, message["status"], time.perf_counter() - started)
             await send(message)
 
+        if refusal := self._refusal(scope, headers):
+            return await _refuse(scope, *refusal, outgoing)
+        try:
+            return await self.app(scope, self._bounded(scope, headers, receive), outgoing)
+        except Exception:
+            LOG.exception("request %s failed", scope["narrowcast.request_id"])
+            if answered:
+                raise  # the connection is closed, so that a cut answer does not look whole
+            return await _refuse(scope, "INTERNAL", BUG, outgoing)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[str, str] | None:
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
-            return await _refuse(scope, "MALFORMED", "a NUL character in the address", outgoing)
+            return "MALFORMED", "a NUL character in the address"
         if self.hosts and (culprit := self._foreign(headers)):
-            return await _refuse(scope, "FOREIGN_HOST", f"{culprit} is not answered here", outgoing)
-        return await self.app(scope, receive, outgoing)
+            return "FOREIGN_HOST", f"{culprit} is not answered here"
+        return None
+
+    def _bounded(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
+        """The same body, ended by a 413 when it is longer than a body may be."""
+        if _STREAMED.match(f"{scope['method']} {scope['path']}") or headers.get("content-type", "").startswith(
+            "multipart/form-data"
+        ):
+            return receive
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.body_bytes:
+                raise HTTPException(413, f"a body may have {self.body_bytes} bytes here")
+            return message
+
+        return counted
 
     def _foreign(self, headers: Headers) -> str:
         """The Host or Origin that is none of ours; empty when all is well."""

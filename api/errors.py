@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
@@ -15,7 +14,6 @@ from starlette.exceptions import HTTPException
 from converter.errors import NarrowcastError
 from worker.problems import problem
 
-LOG: Final = logging.getLogger("narrowcast.api")
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = {"DATABASE_UNAVAILABLE": 2, "RATE_LIMITED": 1, "QUOTA_JOBS": 10, "UPLOAD_LOCKED": 1}
 _BY_STATUS: Final = {
@@ -100,11 +98,6 @@ async def _engine_error(request: Request, error: Exception) -> JSONResponse:
     return _answer(request, ApiError(error.code, str(error)))
 
 
-async def _bug(request: Request, error: Exception) -> JSONResponse:
-    LOG.error("request %s failed", request.scope.get("narrowcast.request_id"), exc_info=error)
-    return _answer(request, ApiError("INTERNAL", "an unexpected error; the service's log has it under this request id"))
-
-
 def field_errors(found: Sequence[Any], known: Sequence[str] = ()) -> list[dict[str, str]]:
     """Validation errors as JSON pointers with a stable code, and a guess what an unknown name meant."""
     errors = []
@@ -130,4 +123,3 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(NarrowcastError, _engine_error)
-    app.add_exception_handler(Exception, _bug)

@@ -5,6 +5,7 @@ The whole body is capped and held in memory, so that a full temporary folder can
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import secrets
@@ -46,7 +47,19 @@ async def submit_form(request: Request, service: Service, caller: Caller, key: s
     Raises:
         ApiError: TOO_LARGE with a hint at uploads; MALFORMED; whatever a model, batch or job can be refused for.
     """
-    form = await _parsed(request, service)
+    async with _closing(await _parsed(request, service)) as form:
+        return await _submit(form, service, caller, key)
+
+
+@contextlib.asynccontextmanager
+async def _closing(form: FormData) -> AsyncGenerator[FormData, None]:
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+async def _submit(form: FormData, service: Service, caller: Caller, key: str | None) -> Answer:
     models = [one for one in form.getlist("model") if isinstance(one, UploadFile)]
     samples = [one for one in form.getlist("samples") if isinstance(one, UploadFile)]
     if not models:

@@ -73,7 +73,7 @@ async def create_job(
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         answer = await submit_form(request, service, caller, idempotency_key)
     else:
-        body = _parse(await _json_body(request, service.settings.max_json_bytes))
+        body = _parse(await request.body())
         if validate_only:
             spec = (await service.read(lambda c: prepare(c, caller.tenant, body))).spec
             return JSONResponse({"valid": True, "entry": spec.entry, "options": dict(spec.options)})
@@ -82,15 +82,6 @@ async def create_job(
         answer = await anyio.to_thread.run_sync(once, service, caller, idempotency_key, asked, act)
     service.relay.wake()
     return await _after(service, caller, answer, wait)
-
-
-async def _json_body(request: Request, limit: int) -> bytes:
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise ApiError("TOO_LARGE", f"a JSON body may have {limit} bytes", limit=limit)
-    return body
 
 
 def _parse(body: bytes) -> schemas.JobRequest:

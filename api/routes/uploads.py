@@ -37,7 +37,6 @@ router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 TUS_VERSION: Final = "1.0.0"
 TUS_EXTENSIONS: Final = "creation,expiration,termination,checksum"
 PATCH_TYPES: Final = ("application/offset+octet-stream", "application/partial-upload")
-CREATE_LIMIT: Final = 64 * 2**10
 _DIGEST: Final = re.compile(r"^[0-9a-f]{64}$")
 _JSON_BODY: Final = {
     "requestBody": {
@@ -71,7 +70,6 @@ def describe_uploads(service: ServiceDep) -> Response:
 @router.post(
     "", status_code=201, response_model=schemas.Upload, openapi_extra=cast("dict[str, Any]", _JSON_BODY),
     responses={200: {"model": schemas.Blob, "description": "the content is here already"}},
-    max_body_size=CREATE_LIMIT,
 )  # fmt: skip
 async def create_upload(
     request: Request,
