@@ -19,13 +19,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
@@ -38,6 +39,7 @@ MAX_EVENT_BYTES: Final = 16 * 2**20
 STDERR_TAIL_BYTES: Final = 64 * 2**10
 EXIT_GRACE_SECONDS: Final = 5.0
 """How long a child may take to exit after its final event."""
+_SILENCE_SECONDS: Final = 0.2
 
 Event = Mapping[str, Any]
 
@@ -97,6 +99,7 @@ class IsolatedChild:
     _running: subprocess.Popen[bytes] | None = None
     _log: bytearray = field(default_factory=bytearray)
     _killed: bool = False
+    _used: bool = False
     _gone: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> IsolatedChild:
@@ -140,6 +143,7 @@ class IsolatedChild:
         ``folder`` is private to this run.  Exceptions from ``on_event`` kill the child and pass on.
         """
         running = self._running or self.start()._running
+        self._used = True
         assert running is not None
         assert running.stdin is not None
         assert running.stdout is not None
@@ -148,10 +152,12 @@ class IsolatedChild:
         (folder / "request.json").write_text(json.dumps({"version": PROTOCOL_VERSION, **request}))
         try:
             self._send(running.stdin, folder)
-            result = _read_events(running.stdout, on_event)
+            result = _final_event(_lines(running.stdout, self._gone), on_event)
         except BaseException:
             self.kill()
             raise
+        finally:
+            running.stdout.close()
         if result is not None and not self._gone.wait(EXIT_GRACE_SECONDS):
             self.kill()
         status = self._reap(running)
@@ -166,6 +172,8 @@ class IsolatedChild:
         self._killed = True
         self._signal(signal.SIGKILL)
         self._reap(self._running)
+        if not self._used and self._running.stdout is not None:
+            self._running.stdout.close()
 
     def terminate(self, grace_seconds: float) -> None:
         """Ask the group to end (SIGTERM), and kill it when it has not done so after ``grace_seconds``."""
@@ -181,10 +189,7 @@ class IsolatedChild:
 
     def _reap(self, running: subprocess.Popen[bytes]) -> int:
         self._gone.wait()
-        status = running.wait()
-        if running.stdout is not None:
-            running.stdout.close()
-        return status
+        return running.wait()
 
     def _clear_group(self, pid: int) -> None:
         """Wait for the child without reaping it, so that its pid still names its group, and kill the rest.
@@ -209,9 +214,9 @@ class IsolatedChild:
                 del self._log[:-STDERR_TAIL_BYTES]
 
 
-def _read_events(stdout: IO[bytes], on_event: Callable[[Event], None]) -> Event | None:
-    """Deliver events up to the final ``result`` or ``error`` event, which is returned; None: the pipe ended."""
-    while line := stdout.readline(MAX_EVENT_BYTES):
+def _final_event(lines: Iterable[bytes], on_event: Callable[[Event], None]) -> Event | None:
+    """Deliver events up to the final ``result`` or ``error`` event, which is returned; None: there was none."""
+    for line in lines:
         try:
             event = json.loads(line)
         except ValueError:
@@ -220,6 +225,24 @@ def _read_events(stdout: IO[bytes], on_event: Callable[[Event], None]) -> Event 
             return dict(event)
         on_event(event)
     return None
+
+
+def _lines(stdout: IO[bytes], gone: threading.Event) -> Iterator[bytes]:
+    """Lines until the pipe ends, or is silent after the child has gone: a descendant may still hold it open."""
+    rest = b""
+    while True:
+        last = gone.is_set()
+        if not select.select([stdout], [], [], 0.0 if last else _SILENCE_SECONDS)[0]:
+            if last:
+                return
+            continue
+        piece = os.read(stdout.fileno(), 2**16)
+        if not piece:
+            return
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+        if len(rest) > MAX_EVENT_BYTES:
+            rest = b""
 
 
 def run_isolated(

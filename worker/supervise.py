@@ -68,10 +68,8 @@ def run_job(station: Station, job_id: str) -> str:
     if claim is None:
         return "skipped"
     lease = Lease(station.database, claim, settings).start()
-    place: Workplace | None = None
     try:
-        place = Workplace.of(settings.scratch_dir, claim)
-        return _attempt(station, claim, lease, place)
+        return _in_workplace(station, claim, lease)
     except LeaseLost:
         return "fenced"
     except CancelRequested:
@@ -92,8 +90,18 @@ def run_job(station: Station, job_id: str) -> str:
         raise
     finally:
         lease.stop()
-        if place is not None:
-            place.clear()
+
+
+def _in_workplace(station: Station, claim: Claim, lease: Lease) -> str:
+    """The attempt in a folder of its own, which is gone before anything is said about a failure.
+
+    On a full disk the database can only record the failure in the space that the run gives back.
+    """
+    place = Workplace.of(station.settings.scratch_dir, claim)
+    try:
+        return _attempt(station, claim, lease, place)
+    finally:
+        place.clear()
 
 
 def _attempt(station: Station, claim: Claim, lease: Lease, place: Workplace) -> str:

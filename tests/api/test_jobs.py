@@ -80,7 +80,7 @@ def test_forms_that_make_no_sense(desk: Desk, files: Any, fields: Any, status: i
 
 def test_a_broken_form_is_malformed(desk: Desk) -> None:
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    problem(desk.http.post("/v1/jobs", content=b"--x\r\nnonsense", headers=headers), 400, "MALFORMED")
+    problem(desk.http.post("/v1/jobs", content=b"nonsense", headers=headers), 400, "MALFORMED")
     headers = {"Content-Type": "multipart/form-data"}
     problem(desk.http.post("/v1/jobs", content=b"--x", headers=headers), 400, "MALFORMED")
 
