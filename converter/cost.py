@@ -104,6 +104,15 @@ def cast_bytes(plan: PrecisionPlan, ranges: Mapping[int, ValueRange]) -> int:
     return sum(_elements(ranges, c.value_id) * each for c in plan.casts)
 
 
+def plan_bytes(plan: PrecisionPlan, ranges: Mapping[int, ValueRange]) -> int:
+    """Bytes of all activations as a plan stores them, and of its casts, per batch."""
+    narrow = NARROW_FORMATS[plan.to].itemsize
+    stored = sum(
+        _elements(ranges, v) * (narrow if wanted == plan.to else FP32.itemsize) for v, wanted in plan.stored.items()
+    )
+    return stored + cast_bytes(plan, ranges)
+
+
 def estimated_gain(index: ModelIndex, plan: PrecisionPlan, ranges: Mapping[int, ValueRange]) -> float:
     """Memory traffic of weights and activations before over after, casts included: a model, not a measurement."""
     before = after = 0.0

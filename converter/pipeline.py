@@ -12,19 +12,21 @@ from typing import Any
 import numpy as np
 import onnx
 
-from converter.compare.expected import expected_errors
+from converter.compare.expected import expected_errors, measured_gains
 from converter.compare.outputs import mean_interval
-from converter.compare.run import Comparison, compare
+from converter.compare.run import Comparison
 from converter.compare.tolerances import allowed_for, named_tolerance
 from converter.compare.verdict import judge
-from converter.cost import cast_bytes, estimated_gain, narrow_share, node_flops
+from converter.cost import estimated_gain, narrow_share, node_flops
 from converter.environment import describe
 from converter.errors import InternalError, OptionError
 from converter.formats import NARROW_FORMATS
 from converter.graph import ModelIndex, index_model
 from converter.operators import OperatorCatalog
+from converter.opset import raise_if_needed
 from converter.policy.context import Context
 from converter.policy.decide import decide
+from converter.proof import Proof, Prover
 from converter.ranges.batches import Batches, Source
 from converter.ranges.observe import measure, observe
 from converter.report import build
@@ -33,14 +35,12 @@ from converter.rewrite.check import check_types, interface, narrowed
 from converter.runtime.formatting import FormatSpec, declared_formats, planned_formats
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import Threads, contributed_schemas
-from converter.search.planner import Planner
-from converter.search.repair import repair
-from converter.search.search import search
 from converter.source.onnx_file import LoadedModel, load
 from converter.source.save import OutputFailure as OutputFailure
 from converter.source.save import SavedModel, save
 from converter.source.type_propagation import propagate_types
 from converter.types import (
+    ClampOutcome,
     Conversion,
     ConversionRequest,
     Finding,
@@ -49,8 +49,6 @@ from converter.types import (
     OutputComparison,
     OutputTolerance,
     PrecisionPlan,
-    PricePoint,
-    RepairRound,
     Report,
     Summary,
     ValueRange,
@@ -73,11 +71,13 @@ class Run:
     progress: Progress
     threads: Threads = field(default_factory=Threads)
     breadcrumb: Callable[[str], None] | None = None
+    checked_batches: int = 1
     timings: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    rounds: list[RepairRound] = field(default_factory=list)
-    prices: list[PricePoint] = field(default_factory=list)
-    evaluations: int = 0
+
+    def interpreter(self, index: ModelIndex) -> Interpreter:
+        """An interpreter for a model under this run's settings."""
+        return Interpreter(index, self.threads, self.request.profile, self.request.seed, self.breadcrumb)
 
     @contextmanager
     def stage(self, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:
@@ -103,13 +103,15 @@ def convert(
     progress: Progress = quiet,
     threads: Threads | None = None,
     breadcrumb: Callable[[str], None] | None = None,
+    checked_batches: int = 1,
     **options: Any,
 ) -> Conversion:
     """Convert an FP32 model to mixed FP16/BF16 and prove it on sample batches.
 
     ``options`` are fields of ``ConversionRequest`` (``to="bf16"``, ``overflow="widen"`` ...).  With ``output`` the
     model is written there (external data beside it when the given model had some) and ``Conversion.model`` is
-    None; without it the mixed ``onnx_ir.Model`` is returned.
+    None; without it the mixed ``onnx_ir.Model`` is returned.  On the first ``checked_batches`` batches the rewritten
+    graph itself is run too and must give the same bits as the plan that was compared.
 
     Raises:
         InputError: the model, a batch or an option is wrong; the message names the culprit.
@@ -118,12 +120,20 @@ def convert(
     request = replace(request or ConversionRequest(), **options)
     request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
     check_request(request, samples is not None)
-    run = Run(request, progress, threads or Threads(), breadcrumb)
+    run = Run(request, progress, threads or Threads(), breadcrumb, checked_batches)
     with run.stage("load"):
-        loaded = load(model, catalog())
+        known = catalog()
+        loaded = load(model, known)
         batches = None if samples is None else Batches(listed(samples), loaded.index)
-    run.findings += loaded.findings
-    return _Conversion(run, loaded, batches).result(output)
+        raised = raise_if_needed(
+            loaded,
+            lambda: load(model, known),
+            request.to,
+            None if batches is None else lambda: (batch.feeds for batch in batches),
+            run.interpreter,
+        )
+    run.findings += [*raised.loaded.findings, *raised.findings]
+    return _Conversion(run, raised.loaded, batches).result(output)
 
 
 def listed(samples: Sequence[Source] | Source) -> list[Source]:
@@ -166,7 +176,7 @@ class _Conversion:
         self.loaded = loaded
         self.index: ModelIndex = loaded.index
         self.batches = batches
-        self.interpreter = Interpreter(self.index, run.threads, run.request.profile, run.request.seed, run.breadcrumb)
+        self.interpreter = run.interpreter(self.index)
         self.ranges: dict[int, ValueRange] = {}
 
     def feeds(self) -> Iterator[Mapping[str, Any]]:
@@ -184,9 +194,11 @@ class _Conversion:
             exact = exact_nodes(context)
             expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
             limits = self._limits(expected)
-        compared: Comparison | None = None
+        proof: Proof | None = None
         if self.batches is not None and request.validate:
-            plan, compared = self._prove(context, plan, limits)
+            proof = self._prove(context, plan, limits)
+            plan = proof.plan
+        compared = proof.compared if proof else None
         verdict, outputs = self._judge(plan, compared, limits, expected)
         with run.stage("build"):
             layers = self._layers(plan, compared, exact)
@@ -201,7 +213,7 @@ class _Conversion:
             if compared is not None:
                 self._verify(written, compared)
             saved = save(rewritten.model, output, external, self.loaded.training, changed) if output else None
-        report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, compared)
+        report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, proof)
         return Conversion(None if saved else rewritten.model, report, saved.files if saved else ())
 
     def _limits(self, expected: Mapping[int, float]) -> Mapping[str, OutputTolerance]:
@@ -214,48 +226,13 @@ class _Conversion:
             for v in graph.outputs
         }
 
-    def _prove(
-        self, context: Context, plan: PrecisionPlan, limits: Mapping[str, OutputTolerance]
-    ) -> tuple[PrecisionPlan, Comparison]:
-        """Run the plan; repair or search when asked and needed; the comparison of the plan that is kept."""
+    def _prove(self, context: Context, plan: PrecisionPlan, limits: Mapping[str, OutputTolerance]) -> Proof:
         assert self.batches is not None
-        request, run = self.request, self.run
-        planner = Planner(context, self.interpreter, self.feeds, lambda name: limits[name])
-        if request.search:
-            with run.stage("compare", 12) as done:
-                widened, tried = search(planner, lambda k, _: done(k))
-            run.evaluations = planner.evaluations
-            run.prices = [self._price_point(e, e is tried[-1]) for e in tried]
-            plan = planner.plan(widened)
-        with run.stage("compare", len(self.batches)) as done:
-            compared = self._compare(plan, done)
-        first = planner.score(plan, frozenset(), compared)
-        if first.passes or not request.repair or request.search:
-            return plan, compared
-        with run.stage("compare", 3):
-            widened, rounds, best = repair(planner, first)
-        run.rounds = rounds
-        run.evaluations = planner.evaluations
-        if best is first:
-            return plan, compared
-        plan = planner.plan(widened)
-        with run.stage("compare", len(self.batches)) as done:
-            return plan, self._compare(plan, done)
-
-    def _compare(self, plan: PrecisionPlan, progress: Callable[[int], None]) -> Comparison:
-        spec = planned_formats(self.index, plan)
-        every = self.request.metrics == "all"
-        return compare(self.interpreter, spec, self.feeds(), every_metric=every, progress=progress)
-
-    def _price_point(self, evaluation: Any, chosen: bool) -> PricePoint:
-        flops = node_flops(self.index, self.ranges)
-        return PricePoint(
-            wide_nodes=sum(d.format == "fp32" for d in evaluation.plan.decisions),
-            narrow_flops_share=narrow_share(flops, evaluation.plan),
-            cast_bytes=cast_bytes(evaluation.plan, self.ranges),
-            rel_l2_error=evaluation.rel_l2_error,
-            chosen=chosen,
+        run = self.run
+        prover = Prover(
+            context, self.interpreter, self.feeds, len(self.batches), limits, run.checked_batches, run.stage
         )
+        return prover.prove(plan)
 
     def _judge(
         self,
@@ -271,7 +248,9 @@ class _Conversion:
             return judge(outputs, compared.failures), outputs
 
     def _layers(self, plan: PrecisionPlan, compared: Comparison | None, exact: frozenset[int]) -> Any:
-        expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
+        spec = planned_formats(self.index, plan)
+        gains = measured_gains(self.index, spec, exact, compared.local) if compared else {}
+        expected = expected_errors(self.index, spec, exact, gains)
         evidence = build.LayerEvidence(
             accumulated=compared.accumulated if compared else {},
             local=compared.local if compared else {},
@@ -293,20 +272,19 @@ class _Conversion:
         return written
 
     def _verify(self, written: ModelIndex, compared: Comparison) -> None:
-        """Run the rewritten graph on the first batch: it must give the bits the plan promised."""
-        interpreter = Interpreter(
-            written, self.run.threads, self.request.profile, self.request.seed, self.run.breadcrumb
-        )
+        """Run the rewritten graph on the first batches: it must give the bits the plan promised."""
+        interpreter = self.run.interpreter(written)
         spec: FormatSpec = declared_formats(written)
-        result = interpreter.run(next(self.feeds()), [spec])
-        got = result.outputs[0]
-        if compared.first_outputs is None or got is None:
-            return
-        for name, expected in compared.first_outputs.items():
-            if not same_bits(expected, got[name]):
-                raise InternalError(
-                    f"output '{name}' of the rewritten model differs from its plan's; this is a bug in narrowcast"
-                )
+        for feeds, promised in zip(self.feeds(), compared.kept_outputs, strict=False):
+            if promised is None:
+                continue
+            got = interpreter.run(feeds, [spec]).outputs[0]
+            assert got is not None
+            for name, expected in promised.items():
+                if not same_bits(expected, got[name]):
+                    raise InternalError(
+                        f"output '{name}' of the rewritten model differs from its plan's; this is a bug in narrowcast"
+                    )
 
     def _report(
         self,
@@ -317,7 +295,7 @@ class _Conversion:
         flops: Mapping[int, float],
         rewritten: Rewritten,
         saved: SavedModel | None,
-        compared: Comparison | None,
+        proof: Proof | None,
     ) -> Report:
         run, facts = self.run, self.loaded.facts
         findings = [*run.findings, *self.interpreter.findings, *self._reference_findings()]
@@ -346,7 +324,7 @@ class _Conversion:
             bytes_before=facts.bytes,
             bytes_after=converted.bytes if converted else _weight_bytes(rewritten),
             narrow_flops_share=narrow_share(flops, plan),
-            search_evaluations=run.evaluations,
+            search_evaluations=proof.evaluations if proof else 0,
             estimated_gain=estimated_gain(self.index, plan, self.ranges),
         )
         return Report(
@@ -359,13 +337,14 @@ class _Conversion:
             outputs=outputs,
             layers=layers,
             decisions=plan.decisions,
-            clamps=build.clamp_outcomes(plan, compared.touched if compared else {}),
+            clamps=_clamp_outcomes(plan, proof),
             constants_changed=rewritten.constants_changed,
             findings=tuple(findings),
-            repair=tuple(run.rounds),
-            price_list=tuple(run.prices),
+            repair=proof.rounds if proof else (),
+            price_list=proof.prices if proof else (),
+            policy=proof.policy if proof else (),
             first_abnormal=build.first_abnormal(layers),
-            batches=compared.batches if compared else 0,
+            batches=proof.compared.batches if proof else 0,
             timings=run.timings,
         )
 
@@ -408,6 +387,13 @@ def output_rows(
             )
         )
     return tuple(rows)
+
+
+def _clamp_outcomes(plan: PrecisionPlan, proof: Proof | None) -> tuple[ClampOutcome, ...]:
+    if proof is None:
+        return build.clamp_outcomes(plan, {}, {})
+    prices = {v: (p.widened_bytes, p.widened_rel_l2) for v, p in proof.clamps.items()}
+    return build.clamp_outcomes(plan, proof.compared.touched, prices)
 
 
 def same_bits(expected: Any, got: Any) -> bool:

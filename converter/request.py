@@ -64,7 +64,7 @@ def _keep(pattern: str) -> PolicyOverride:
 
 
 def policy_file(path: str | None, to: str) -> tuple[PolicyOverride, ...]:
-    """The overrides of a policy file.
+    """The overrides of a policy file, or those that a report's search or repair found.
 
     Raises:
         OptionError: the file is missing or not what ``docs/policy-files.md`` says.
@@ -77,9 +77,10 @@ def policy_file(path: str | None, to: str) -> tuple[PolicyOverride, ...]:
         raise OptionError(f"policy file '{path}' cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise OptionError(f"policy file '{path}' is no JSON: {error}") from error
-    rules = content.get("rules") if isinstance(content, dict) else None
+    holder = content.get("policy", content) if isinstance(content, dict) else None
+    rules = holder.get("rules") if isinstance(holder, dict) else None
     if not isinstance(rules, list):
-        raise OptionError(f"policy file '{path}' must hold an object with a list 'rules'")
+        raise OptionError(f"policy file '{path}' must hold an object with a list 'rules', or be a report")
     return tuple(_override(rule, number, Path(path).name, to) for number, rule in enumerate(rules))
 
 

@@ -523,6 +523,8 @@ class Report:
     findings: tuple[Finding, ...]
     repair: tuple[RepairRound, ...] = ()
     price_list: tuple[PricePoint, ...] = ()
+    policy: tuple[PolicyOverride, ...] = ()
+    """What repair or search kept FP32, as rules for ``--policy``."""
     first_abnormal: str = ""
     batches: int = 0
     timings: Mapping[str, float] = field(default_factory=dict)

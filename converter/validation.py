@@ -71,7 +71,7 @@ def validate(
         batches = Batches(listed(samples), given.index)
     request = _with_tolerance(run.request, other.index)
     run.request = request
-    left, right = (_interpreter(run, index) for index in (given.index, other.index))
+    left, right = (run.interpreter(index) for index in (given.index, other.index))
     with run.stage("observe", len(batches)) as done:
         ranges = observe(left, batches, done)
     spec = declared_formats(other.index, "candidate")
@@ -121,10 +121,6 @@ def validate(
     )
 
 
-def _interpreter(run: Run, index: ModelIndex) -> Interpreter:
-    return Interpreter(index, run.threads, run.request.profile, run.request.seed, run.breadcrumb)
-
-
 def _with_tolerance(request: ConversionRequest, candidate: ModelIndex) -> ConversionRequest:
     """The request with the format the candidate really uses, and that format's tolerance unless one was given."""
     found = {fmt.name for fmt in declared_formats(candidate).stored if fmt is not None}
@@ -163,7 +159,7 @@ def _compare(left: Interpreter, right: Interpreter, batches: Batches, progress: 
     ids = {right.index.name_of(v): v for v in range(len(right.index.values))}
     figures = {ids[name]: f for name, f in side.worst.items()}
     shapes = {ids[name]: s for name, s in side.shapes.items()}
-    return Comparison(records, figures, {}, shapes, {}, failures, None, len(batches))
+    return Comparison(records, figures, {}, shapes, {}, failures, [], len(batches))
 
 
 def _as_plan(index: ModelIndex, to: str) -> PrecisionPlan:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from converter.formats import NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex
 from converter.numerics.expectation import expected_output_rounding
 from converter.operators import canonical_domain
 from converter.runtime.formatting import FormatSpec
+from converter.types import ErrorFigures
 
 _PRODUCTS = frozenset(
     (
@@ -38,6 +38,32 @@ def expected_errors(
     for node_id in _execution_order(index):
         model.node(node_id)
     return {v: math.sqrt(s) for v, s in model.square.items() if index.is_float(v)}
+
+
+def measured_gains(
+    index: ModelIndex, spec: FormatSpec, exact: frozenset[int], local: Mapping[int, ErrorFigures]
+) -> dict[int, float]:
+    """Amplification of nodes, from their local errors: what is beyond their own rounding came from their inputs.
+
+    Only nodes that read something rounded can be measured; others pass errors on as they are.  Damping (a gain
+    below one) is not counted on: it holds for a node's own small roundings, not for what has piled up before it.
+    """
+    gains: dict[int, float] = {}
+    for node_id, outputs in enumerate(index.outputs):
+        seen = [local[v].rel_l2_error for v in outputs if v in local]
+        errors = [e for e in seen if e is not None]
+        model = _Model(index, spec, exact, {})
+        arriving = model.arriving(node_id, alone=True)
+        if not errors or arriving <= 0.0:
+            continue
+        own = max(model.own(v, node_id not in exact) for v in outputs if v >= 0)
+        beyond = max(max(errors) ** 2 - own, 0.0)
+        gains[node_id] = min(max(math.sqrt(beyond / arriving), 1.0), MAX_GAIN)
+    return gains
+
+
+MAX_GAIN = 1e4
+"""A local error that is all of the value says nothing about how small errors grow."""
 
 
 def _execution_order(index: ModelIndex) -> list[int]:
@@ -79,19 +105,24 @@ class _Model:
         if bodies:
             self._hand_on(node_id, list(bodies.values()))
             return
-        incoming = [self._read(node_id, k, v) for k, v in enumerate(index.inputs[node_id]) if index.is_float(v)]
-        node = index.nodes[node_id]
-        product = canonical_domain(node.domain) != "" or node.op_type in _PRODUCTS
-        arriving = sum(incoming) if product else max(incoming, default=0.0)
-        arriving *= self.gains.get(node_id, 1.0) ** 2
+        arriving = self.arriving(node_id) * self.gains.get(node_id, 1.0) ** 2
         for value_id in index.outputs[node_id]:
             if value_id >= 0:
                 self.square[value_id] = arriving + self.own(value_id, node_id not in self.exact)
 
-    def _read(self, node_id: int, position: int, value_id: int) -> float:
+    def arriving(self, node_id: int, alone: bool = False) -> float:
+        """Mean square error at a node's inputs; ``alone`` counts what storage and casts round and nothing else."""
+        index = self.index
+        floats = [(k, v) for k, v in enumerate(index.inputs[node_id]) if index.is_float(v)]
+        incoming = [self._read(node_id, k, v, alone) for k, v in floats]
+        node = index.nodes[node_id]
+        product = canonical_domain(node.domain) != "" or node.op_type in _PRODUCTS
+        return sum(incoming) if product else max(incoming, default=0.0)
+
+    def _read(self, node_id: int, position: int, value_id: int, alone: bool) -> float:
         reads = self.spec.reads.get(node_id)
         wanted = reads[position] if reads else None
-        arriving = self.square.get(value_id, 0.0)
+        arriving = self.own(value_id, rounds=True) if alone else self.square.get(value_id, 0.0)
         if wanted is not None and self.spec.stored[value_id] is not wanted:
             arriving += expected_output_rounding(wanted) ** 2
         return arriving
@@ -106,8 +137,3 @@ class _Model:
             if value_id >= 0:
                 square = max((self.square.get(h, 0.0) for h in handed), default=0.0)
                 self.square[value_id] = square + self.own(value_id, rounds=True)
-
-
-def narrow_format(name: str) -> FloatFormat:
-    """The narrow format of a name."""
-    return NARROW_FORMATS[name]

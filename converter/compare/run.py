@@ -24,8 +24,8 @@ class Comparison:
     shapes: dict[int, tuple[int, ...]]
     touched: dict[int, int]
     failures: list[VerdictReason]
-    first_outputs: dict[str, Any] | None
-    """The mixed outputs of the first batch, for checking the written file against them."""
+    kept_outputs: list[dict[str, Any] | None]
+    """The mixed outputs of the first batches, for checking the written file against them."""
     batches: int
 
 
@@ -36,11 +36,13 @@ def compare(
     local: bool = True,
     every_metric: bool = False,
     layers: bool = True,
+    keep: int = 0,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Comparison:
     """Run reference and plan in lock step over all batches.
 
-    ``layers`` off compares outputs only, which is what a search needs; ``local`` adds each node alone.
+    ``layers`` off compares outputs only, which is what a search needs; ``local`` adds each node alone; the mixed
+    outputs of the first ``keep`` batches are kept.
     """
     index = interpreter.index
     reference = declared_formats(index)
@@ -49,15 +51,15 @@ def compare(
     taps = ([accumulated] if layers else []) + ([alone] if local and layers else [])
     records = output_records(index, spec)
     failures: list[VerdictReason] = []
-    first: dict[str, Any] | None = None
+    kept: list[dict[str, Any] | None] = []
     count = 0
     for number, feeds in enumerate(batches):
         result = interpreter.run(feeds, [reference, spec], taps)
         expected, mixed = result.outputs
         assert expected is not None
         compare_outputs(records, expected, mixed, number)
-        if number == 0:
-            first = mixed
+        if number < keep:
+            kept.append(mixed)
         failure = result.failures[1]
         if failure is not None and not failures:
             text = f"the mixed model fails at node '{failure[0]}' in batch {number}: {failure[1]}"
@@ -67,7 +69,7 @@ def compare(
         count = number + 1
         progress(count)
     return Comparison(
-        records, accumulated.worst, alone.worst, accumulated.shapes, accumulated.touched, failures, first, count
+        records, accumulated.worst, alone.worst, accumulated.shapes, accumulated.touched, failures, kept, count
     )
 
 

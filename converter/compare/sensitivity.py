@@ -1,31 +1,26 @@
 """What each rounding costs at the outputs: measured local errors times measured amplification.
 
-One FP32 pass measures, for every value, the relative error of rounding it (with the clamp the plan would put on
-it), and for every edge, how much of that error a reader passes on: the reader runs once more with that one input
-rounded.  From the outputs backwards these gains make the weight of an error anywhere.  Errors of independent
+``perturbation`` measures, in one FP32 pass, the relative error of rounding every value and what each reader makes
+of it.  From the outputs backwards these gains make the weight of an error anywhere, separately for errors that are
+proportional to each element and for noise that a mixing operator has spread evenly.  Errors of independent
 roundings add in squares, so the cost of any plan can then be added up without running it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-
-from converter.compare.tap import held
-from converter.formats import FloatFormat
 from converter.graph import ModelIndex
-from converter.numerics.error_sums import DifferenceNorm
-from converter.runtime.interpreter import Interpreter
-from converter.runtime.program import Step
-from converter.runtime.session import KernelFailure
-from converter.runtime.stream import Stream
-from converter.runtime.structures import StructureFailure
 
-WEIGHTED = frozenset(("MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "FusedMatMul", "FusedConv"))
-"""Operators whose constant operand is assumed to pass its relative error on as it is, to save a run."""
+MIXING = frozenset(
+    (
+        "MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "FusedMatMul", "FusedConv", "Einsum",
+        "Attention", "AveragePool", "GlobalAveragePool", "ReduceSum", "ReduceMean", "ReduceL2", "ReduceL1",
+        "ReduceSumSquare", "ReduceLogSumExp", "LpPool", "CumSum", "DFT", "STFT", "Resize", "DeformConv",
+    )
+)  # fmt: skip
+"""Operators that sum over many elements: what comes out is spread noise, whatever went in."""
 
 MAX_GAIN_SQUARE = 1e12
 """Amplifications beyond a million say "everything" and are not told apart."""
@@ -37,118 +32,44 @@ Edge = tuple[int, int, int]
 """(node id, input position, output position)."""
 
 
-class SensitivityTap:
-    """Measures rounding errors of values and what readers make of them, on the reference stream."""
-
-    def __init__(self, index: ModelIndex, fmt: FloatFormat, bounds: Mapping[int, float]) -> None:
-        self._index = index
-        self._fmt = fmt
-        self._bounds = bounds
-        self._pending: dict[int, list[tuple[Edge, Any]]] = {}
-        self._rounding: dict[int, DifferenceNorm] = {}
-        self._edges: dict[Edge, DifferenceNorm] = {}
-        self._flips: dict[Edge, tuple[int, int]] = {}
-        self._constants: dict[int, float] = {}
-        self._run: Interpreter | None = None
-
-    def step(self, run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
-        """Run the node once for each FP32 input, with only that input rounded."""
-        self._run = run
-        reference = streams[0]
-        feeds = run.gather(reference, step)
-        places = [k for k, v in enumerate(step.inputs) if v >= 0]
-        for slot, position in enumerate(places):
-            value_id = step.inputs[position]
-            if not self._index.is_wide(value_id):
-                continue
-            constant = value_id in self._index.constants
-            if constant and step.op_type in WEIGHTED:
-                self._constant_error(run, value_id, feeds[slot])
-                continue
-            rounded = held(run, feeds[slot], self._fmt, self._bounds.get(value_id), clamp_first=True)
-            if constant or not np.array_equal(rounded, feeds[slot], equal_nan=True):
-                self._perturb(run, step, [*feeds[:slot], rounded, *feeds[slot + 1 :]], position)
-
-    def _perturb(self, run: Interpreter, step: Step, feeds: list[Any], position: int) -> None:
-        try:
-            results = run.execute(step, feeds)
-        except (KernelFailure, StructureFailure):
-            return
-        made = [(k, v) for k, v in enumerate(step.outputs) if v >= 0]
-        for (output, value_id), result in zip(made, results, strict=True):
-            self._pending.setdefault(value_id, []).append(((step.node_id, position, output), result))
-
-    def _constant_error(self, run: Interpreter, value_id: int, array: Any) -> None:
-        if value_id not in self._constants:
-            norm = DifferenceNorm()
-            norm.add(array, run.rounding(array, self._fmt))
-            self._constants[value_id] = norm.relative() or 0.0
-
-    def value(self, value_id: int, values: Sequence[Any]) -> None:
-        """Measure the rounding of a value and close the edges that lead to it."""
-        reference = values[0]
-        if not isinstance(reference, np.ndarray):
-            self._pending.pop(value_id, None)
-            return
-        for edge, result in self._pending.pop(value_id, ()):
-            self._close(edge, reference, result)
-        if self._index.is_wide(value_id) and self._run is not None:
-            rounded = held(self._run, reference, self._fmt, self._bounds.get(value_id), clamp_first=True)
-            self._rounding.setdefault(value_id, DifferenceNorm()).add(reference, rounded)
-
-    def _close(self, edge: Edge, reference: Any, result: Any) -> None:
-        if not isinstance(result, np.ndarray) or result.shape != reference.shape:
-            self._flips[edge] = (1, 1)
-        elif reference.dtype.kind == "f":
-            self._edges.setdefault(edge, DifferenceNorm()).add(reference, result)
-            if bool(np.any(np.isfinite(reference) != np.isfinite(result))):
-                self._flips[edge] = (1, 1)
-        else:
-            changed, total = self._flips.get(edge, (0, 0))
-            self._flips[edge] = (changed + int(np.sum(reference != result)), total + reference.size)
-
-    def result(self) -> Sensitivity:
-        """Squared relative errors by value and by edge."""
-        rounding = {v: _square(norm.relative()) for v, norm in self._rounding.items()}
-        edges = {edge: _square(norm.relative()) for edge, norm in self._edges.items()}
-        for edge, (changed, total) in self._flips.items():
-            edges[edge] = max(edges.get(edge, 0.0), changed / max(total, 1))
-        constants = {v: e**2 for v, e in self._constants.items()}
-        return Sensitivity(self._index, rounding, edges, constants)
-
-
-def _square(relative: float | None) -> float:
-    return 1.0 if relative is None else min(relative**2, MAX_GAIN_SQUARE)
-
-
 @dataclass(eq=False)
 class Sensitivity:
-    """Squared relative errors: of rounding each value, and at a reader's output when one input is rounded."""
+    """Squared relative errors: of rounding each value, and at a reader's output when one input is rounded.
+
+    ``noise_gains`` are squared gains of evenly spread noise, for readers that are not linear.
+    """
 
     index: ModelIndex
     rounding: Mapping[int, float]
     edges: Mapping[Edge, float]
+    noise_gains: Mapping[Edge, float]
     constants: Mapping[int, float]
     output_weights: dict[int, float] = field(default_factory=dict)
     """Value id of a graph output -> weight of an error that leaves there."""
     weights: dict[int, float] = field(default_factory=dict)
-    """Value id -> squared gain from a relative error there to the outputs, each output in units of its limit."""
+    """Value id -> squared gain of an error proportional to each element there, to the outputs, in units of their
+    limits."""
+    spread: dict[int, float] = field(default_factory=dict)
+    """The same for evenly spread noise."""
 
     def weigh(self, limits: Mapping[int, float]) -> None:
         """Propagate weights back from the outputs; ``limits`` are the allowed errors by output value id."""
-        self.weights.clear()
-        self.output_weights.clear()
+        for weights in (self.weights, self.spread, self.output_weights):
+            weights.clear()
         for value_id, limit in limits.items():
             floats = self.index.is_float(value_id)
             self.output_weights[value_id] = 1.0 / max(limit, 1e-12) ** 2 if floats else FLIP_WEIGHT
-            self._add(value_id, self.output_weights[value_id])
+            self._add(value_id, self.output_weights[value_id], self.output_weights[value_id])
         nodes: list[list[int]] = [[] for _ in self.index.scopes]
         for node_id, scope_id in enumerate(self.index.node_scope):
             nodes[scope_id].append(node_id)
         self._backward(0, nodes)
 
-    def _add(self, value_id: int, weight: float) -> None:
-        self.weights[value_id] = self.weights.get(value_id, 0.0) + weight
+    def _add(self, value_id: int, weight: float, spread: float) -> None:
+        if weight:
+            self.weights[value_id] = self.weights.get(value_id, 0.0) + weight
+        if spread:
+            self.spread[value_id] = self.spread.get(value_id, 0.0) + spread
 
     def _backward(self, scope_id: int, nodes: list[list[int]]) -> None:
         for node_id in reversed(nodes[scope_id]):
@@ -157,36 +78,39 @@ class Sensitivity:
                 continue
             for position, value_id in enumerate(self.index.inputs[node_id]):
                 if value_id >= 0:
-                    weight = self.arriving(node_id, position)
-                    if weight:
-                        self._add(value_id, weight)
+                    self._add(value_id, *self._arriving(node_id, position))
 
-    def arriving(self, node_id: int, position: int) -> float:
-        """Weight of a relative error of one at an input port."""
+    def _after(self, node_id: int, made: int) -> float:
+        """Weight, behind a node, of what a proportional error at its input becomes."""
+        mixes = self.index.nodes[node_id].op_type in MIXING
+        return (self.spread if mixes else self.weights).get(made, 0.0)
+
+    def _arriving(self, node_id: int, position: int) -> tuple[float, float]:
+        """Weights, at an input port, of a relative error of one: proportional, and spread."""
         value_id = self.index.inputs[node_id][position]
         error = self.rounding.get(value_id, 0.0)
-        total = 0.0
+        proportional = spread = 0.0
         for output, made in enumerate(self.index.outputs[node_id]):
-            weight = self.weights.get(made, 0.0)
-            if not weight:
-                continue
-            passed = self.edges.get((node_id, position, output))
+            edge = (node_id, position, output)
+            passed = self.edges.get(edge)
+            gain = 1.0
             if passed is not None and error > 0.0:
-                total += weight * min(passed / error, MAX_GAIN_SQUARE)
-            elif error == 0.0 or value_id in self.index.constants:
-                total += weight
-        return total
+                gain = min(passed / error, MAX_GAIN_SQUARE)
+            elif passed is None and value_id not in self.index.constants:
+                gain = 0.0
+            proportional += gain * self._after(node_id, made)
+            spread += self.noise_gains.get(edge, gain) * self.spread.get(made, 0.0)
+        return proportional, spread
 
     def cost(self, node_id: int, position: int) -> float:
         """Squared error at the outputs, in units of their limits, of rounding one input of one node."""
         value_id = self.index.inputs[node_id][position]
         total = 0.0
         for output, made in enumerate(self.index.outputs[node_id]):
-            weight = self.weights.get(made, 0.0)
             passed = self.edges.get((node_id, position, output))
             if passed is None:
                 passed = self.constants.get(value_id, 0.0)
-            total += weight * passed
+            total += passed * self._after(node_id, made)
         return total
 
     def stored_cost(self, value_id: int) -> float:
@@ -201,8 +125,8 @@ class Sensitivity:
         for body in index.bodies[node_id].values():
             leaves = [index.id_of(v) for v in index.scopes[body].graph.outputs]
             for output, made in enumerate(index.outputs[node_id]):
-                if output + skip < len(leaves) and self.weights.get(made):
-                    self._add(leaves[output + skip], self.weights[made])
+                if output + skip < len(leaves):
+                    self._hand(made, leaves[output + skip])
             self._backward(body, nodes)
             formal = [index.id_of(v) for v in index.scopes[body].graph.inputs]
             outer = _outer_inputs(index, node_id)
@@ -211,21 +135,26 @@ class Sensitivity:
                 self._forget(body, keep=set(leaves))
                 self._backward(body, nodes)
             for inside, value_id in zip(formal[2 if op_type == "Loop" else 0 :], outer, strict=False):
-                if value_id >= 0 and self.weights.get(inside):
-                    self._add(value_id, self.weights[inside])
+                if value_id >= 0:
+                    self._hand(inside, value_id)
 
-    def _forget(self, body: int, keep: set[int]) -> None:
-        """Clear a body's weights before it is walked again with the carried states' weights."""
-        for value_id in [v for v in self.weights if v not in keep]:
-            if body in self.index.enclosing(self.index.value_scope[value_id]):
-                del self.weights[value_id]
+    def _hand(self, source: int, target: int) -> None:
+        self._add(target, self.weights.get(source, 0.0), self.spread.get(source, 0.0))
 
     def _carry(self, formal: list[int], leaves: list[int], count: int) -> None:
         """What a carried state weighs at the start of an iteration it weighs at the end of the one before."""
         states = formal[-count:] if count else []
         for inside, leaf in zip(states, leaves, strict=False):
-            if self.weights.get(inside):
-                self.weights[leaf] = max(self.weights.get(leaf, 0.0), self.weights[inside])
+            for weights in (self.weights, self.spread):
+                if weights.get(inside):
+                    weights[leaf] = max(weights.get(leaf, 0.0), weights[inside])
+
+    def _forget(self, body: int, keep: set[int]) -> None:
+        """Clear a body's weights before it is walked again with the carried states' weights."""
+        inside = {s.id for s in self.index.scopes if body in self.index.enclosing(s.id)}
+        for weights in (self.weights, self.spread):
+            for value_id in [v for v in weights if v not in keep and self.index.value_scope[v] in inside]:
+                del weights[value_id]
 
 
 def _outer_inputs(index: ModelIndex, node_id: int) -> list[int]:

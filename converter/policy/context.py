@@ -55,7 +55,7 @@ class Context:
         return self._rows[node_id]
 
     def wide_ports(self, node_id: int) -> Ports:
-        return wide_ports(self.index, node_id)
+        return wide_ports(self.index, node_id, self.fmt)
 
     def seen(self, value_id: int) -> ValueRange | None:
         """The range of a value: observed, or a constant's own; None when nothing is known."""

@@ -12,18 +12,35 @@ import numpy as np
 from converter.formats import FP32
 from converter.policy.clamps import clamp_sites
 from converter.policy.context import Context, Rule
-from converter.policy.layout import lay_out
+from converter.policy.layout import Layout, lay_out
 from converter.policy.legality import Ports, Refusal, float_ports, is_structured
 from converter.policy.rules.constants import constants
+from converter.policy.rules.eps_division import eps_division
+from converter.policy.rules.hidden_range import hidden_range
 from converter.policy.rules.integers import integers
 from converter.policy.rules.islands import islands
+from converter.policy.rules.logarithms import logarithms
 from converter.policy.rules.loop_carried import loop_carried
+from converter.policy.rules.norm_patterns import norm_patterns
 from converter.policy.rules.overflow import overflow
 from converter.policy.rules.overrides import matched_nodes
+from converter.policy.rules.residual import residual
+from converter.policy.rules.sentinels import limited_sentinels, saturable_inputs
 from converter.policy.rules.underflow import underflow
 from converter.types import Decision, OpClass, PolicyOverride, PrecisionPlan
 
-RULES: tuple[Rule, ...] = (overflow, constants, integers, underflow, loop_carried)
+RULES: tuple[Rule, ...] = (
+    overflow,
+    residual,
+    constants,
+    integers,
+    eps_division,
+    norm_patterns,
+    logarithms,
+    hidden_range,
+    underflow,
+    loop_carried,
+)
 """In this order; the first refusal of a node is its reason."""
 
 
@@ -34,6 +51,8 @@ def decide(context: Context, widened: Mapping[int, Refusal] | None = None) -> Pr
         OptionError: an override matches nothing.
     """
     overrides = matched_nodes(context.index, context.request.overrides)
+    sentinels = limited_sentinels(context)
+    context.sentinels.update(saturable_inputs(context, sentinels))
     refused = _refusals(context, overrides, dict(widened or {}))
     candidates = _candidates(context)
     narrow = frozenset(n for n in candidates if n not in refused)
@@ -48,8 +67,14 @@ def decide(context: Context, widened: Mapping[int, Refusal] | None = None) -> Pr
         leaves=layout.leaves,
         casts=layout.casts,
         clamps=clamp_sites(context, layout, narrow),
-        saturated_constants={},
+        saturated_constants=_read_narrow(context, sentinels, layout),
     )
+
+
+def _read_narrow(context: Context, sentinels: Mapping[int, float], layout: Layout) -> dict[int, float]:
+    """Limited sentinels that some reader takes in the narrow format; elsewhere they stay what they are."""
+    wanted = {context.index.inputs[n][k] for (n, k), to in layout.reads.items() if to == context.fmt.name}
+    return {v: bound for v, bound in sentinels.items() if v in wanted}
 
 
 def _candidates(context: Context) -> frozenset[int]:

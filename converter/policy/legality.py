@@ -34,17 +34,17 @@ class Ports:
     outputs: tuple[str, ...]
 
 
-def wide_ports(index: ModelIndex, node_id: int) -> Ports:
-    """The ports of a node that stays FP32."""
+def wide_ports(index: ModelIndex, node_id: int, fmt: FloatFormat) -> Ports:
+    """The ports of a node that stays FP32 while others become ``fmt``."""
     inputs = tuple(
-        _any_or_wide(index, node_id, position, None) if index.is_wide(value_id) else "other"
+        _any_or_wide(index, node_id, position, fmt) if index.is_wide(value_id) else "other"
         for position, value_id in enumerate(index.inputs[node_id])
     )
     outputs = tuple("wide" if index.is_wide(v) else "other" for v in index.outputs[node_id])
     return Ports(inputs, outputs)
 
 
-def _any_or_wide(index: ModelIndex, node_id: int, position: int, fmt: FloatFormat | None) -> str:
+def _any_or_wide(index: ModelIndex, node_id: int, position: int, fmt: FloatFormat) -> str:
     """``stored`` for ports that never look at an element, if the schema takes the narrow type there."""
     node = index.nodes[node_id]
     if canonical_domain(node.domain) != "" or (node.op_type, position) not in _ANY_FORMAT:
@@ -53,8 +53,7 @@ def _any_or_wide(index: ModelIndex, node_id: int, position: int, fmt: FloatForma
     port = schema.input_port(position) if schema else None
     if schema is None or port is None:
         return "wide"
-    narrow = [fmt.type_string] if fmt else ["tensor(float16)", "tensor(bfloat16)"]
-    return "stored" if all(schema.allows(port.type_var, t) for t in narrow) else "wide"
+    return "stored" if schema.allows(port.type_var, fmt.type_string) else "wide"
 
 
 def narrow_ports(index: ModelIndex, node_id: int, row: OpPolicy | None, fmt: FloatFormat) -> Ports | Refusal:

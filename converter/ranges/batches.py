@@ -199,7 +199,7 @@ def _check_shape(array: Array, value: ir.Value, batch: str) -> None:
             f"takes rank {len(shape)} {stated}; reshape it"
         )
     for axis, (have, want) in enumerate(zip(array.shape, shape, strict=True)):
-        if isinstance(want, int) and want != have:
+        if isinstance(want, int) and want >= 0 and want != have:
             raise BatchError(
                 f"input '{value.name}' of batch '{batch}' has size {have} on axis {axis} (shape {list(array.shape)}), "
                 f"the model takes {want} there {stated}; cut or pad it"

@@ -13,6 +13,9 @@ from converter.report.records import CORE_FIGURES, Object
 _LEADING = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """A spreadsheet may take text that begins with one of these for a formula."""
 
+CELL_LIMIT = 32_000
+"""Characters of a text cell; a spreadsheet holds 32,767, and readers refuse much longer ones."""
+
 _NAMES = ("value", "node", "op_type", "scope", "module", "source_line", "format")
 _EXPECTED = ("headroom_bits", "expected_rel_l2")
 _RANGE = ("min", "max", "absmax", "absmin_nonzero", "zeros", "nan", "posinf", "neginf")
@@ -57,6 +60,7 @@ def _row(layer: Object, decision: Mapping[str, Any]) -> list[str]:
 
 def _text(cell: str) -> str:
     """Text no spreadsheet runs.  Numbers do not pass here: their minus sign is no formula."""
+    cell = wording.shortened(cell, CELL_LIMIT)
     return f"'{cell}" if cell.startswith(_LEADING) else cell
 
 

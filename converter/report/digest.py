@@ -6,7 +6,7 @@ Every view takes its sentences, orders and counts from here, so that they cannot
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from converter.formats import NARROW_FORMATS
@@ -67,18 +67,29 @@ def first_abnormal(report: Object) -> Object | None:
     return by_value or next((layer for layer in layers if name and layer["node"] == name), None)
 
 
+Places = Mapping[tuple[str, str], int]
+"""Number of a layer by the path of its body and the name of its value."""
+
+
+def places(report: Object) -> Places:
+    return {(layer.get("scope", ""), layer["value"]): number for number, layer in enumerate(report["layers"])}
+
+
+def place_of(value: str, scope: str, known: Places) -> int | None:
+    """The layer that makes a value, looked for in the reader's own body and then outwards."""
+    while (scope, value) not in known:
+        if not scope:
+            return None
+        outer = scope.rstrip("/").rpartition("/")[0]
+        scope = f"{outer}/" if outer else ""
+    return known[scope, value]
+
+
 def producers(report: Object, layer: Object) -> list[Object]:
-    """The layers whose values a layer reads; a body's own values come before those around it."""
-    wanted = layer.get("inputs", [])
-    scope = layer.get("scope", "")
-    found: dict[str, Object] = {}
-    for other in report["layers"]:
-        name, where = other["value"], other.get("scope", "")
-        if name in wanted and scope.startswith(where):
-            held = found.get(name)
-            if held is None or len(where) > len(held.get("scope", "")):
-                found[name] = other
-    return [found[name] for name in dict.fromkeys(wanted) if name in found]
+    """The layers whose values a layer reads."""
+    known = places(report)
+    found = (place_of(name, layer.get("scope", ""), known) for name in dict.fromkeys(layer.get("inputs", [])))
+    return [report["layers"][number] for number in found if number is not None]
 
 
 def decisions_by_node(report: Object) -> dict[str, Object]:

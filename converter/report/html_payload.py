@@ -19,6 +19,8 @@ NAME_LIMIT = 1000
 """Characters of a name that reach the page; a longer one loses its middle."""
 
 DIGITS = 5
+COSINE_DECIMALS = 9
+"""What matters of a cosine is how far it is from 1."""
 
 FIGURES = (*CORE_FIGURES, "count", "absmax", "worst_row_rel_l2", "top1_agreement", "equal", "zero_reference")
 RANGE = ("min", "max", "absmax", "absmin_nonzero", "count", "zeros", "nan", "posinf", "neginf", "integral")
@@ -50,22 +52,18 @@ def encoded(report: Object) -> str:
 
 def payload(report: Object) -> Object:
     layers = report["layers"]
-    places = _places(layers)
+    known = digest.places(report)
     broken = digest.reasons_by(report, "layer")
     worst, first = digest.worst_output(report), digest.first_abnormal(report)
     return {
         "to": report["request"]["to"],
         "formats": [_format(limits) for limits in NARROW_FORMATS.values()],
-        "limit": _limit(worst) if worst else None,
+        "limit": _limit(worst),
         "first": next((number for number, layer in enumerate(layers) if layer is first), None),
         "fields": {"layer": LAYER, "figures": FIGURES, "range": RANGE, "decision": DECISION},
-        "layers": [_layer(layer, places, broken) for layer in layers],
+        "layers": [_layer(layer, known, broken) for layer in layers],
         "decisions": [_decision(decision) for decision in report["decisions"]],
     }
-
-
-def _places(layers: list[Object]) -> dict[tuple[str, str], int]:
-    return {(layer.get("scope", ""), layer["value"]): number for number, layer in enumerate(layers)}
 
 
 def _format(limits: FloatFormat) -> Object:
@@ -78,12 +76,14 @@ def _format(limits: FloatFormat) -> Object:
     }
 
 
-def _limit(output: Object) -> Object | None:
-    allowed = output["allowed"]["max_rel_l2"]
-    return {"output": _name(output["value"]), "allowed": _short(allowed)} if allowed else None
+def _limit(output: Object | None) -> Object | None:
+    """What the worst output is allowed, for a line in the chart."""
+    if output is None or not output["allowed"]["max_rel_l2"]:
+        return None
+    return {"output": _name(output["value"]), "allowed": _short(output["allowed"]["max_rel_l2"])}
 
 
-def _layer(layer: Object, places: Mapping[tuple[str, str], int], broken: Mapping[str, Any]) -> list[Any]:
+def _layer(layer: Object, known: digest.Places, broken: Mapping[str, Any]) -> list[Any]:
     over = layer["value"] in broken or layer["node"] in broken
     scope = layer.get("scope", "")
     local, seen = layer["local"], layer["range"]
@@ -98,7 +98,7 @@ def _layer(layer: Object, places: Mapping[tuple[str, str], int], broken: Mapping
         _name(digest.source_of(layer)),
         _numbers(layer, ("headroom_bits",))[0],
         _numbers(layer, ("expected_rel_l2",))[0],
-        [_input(name, scope, places) for name in layer.get("inputs", [])],
+        [_input(name, scope, known) for name in layer.get("inputs", [])],
         _numbers(layer, FIGURES),
         _numbers(local, FIGURES) if local else None,
         _numbers(seen, RANGE) if seen else None,
@@ -106,15 +106,10 @@ def _layer(layer: Object, places: Mapping[tuple[str, str], int], broken: Mapping
     ]
 
 
-def _input(name: str, scope: str, places: Mapping[tuple[str, str], int]) -> int | str:
-    """The row of a value, looked for in its own scope and then outwards; its name if it has no row."""
-    while True:
-        if (scope, name) in places:
-            return places[scope, name]
-        if not scope:
-            return _name(name)
-        scope = scope.rstrip("/").rpartition("/")[0]
-        scope += "/" if scope else ""
+def _input(name: str, scope: str, known: digest.Places) -> int | str:
+    """The row of a value; its name if it has none."""
+    number = digest.place_of(name, scope, known)
+    return _name(name) if number is None else number
 
 
 def _decision(decision: Object) -> list[Any]:
@@ -132,11 +127,13 @@ def _decision(decision: Object) -> list[Any]:
 def _numbers(record: Mapping[str, Any], names: tuple[str, ...]) -> list[Any]:
     """Figures in order; a non-finite one is its name (``inf``)."""
     found = ((name, record.get(name)) for name in names)
-    return [record.get(f"{name}_nonfinite") if value is None else _short(value) for name, value in found]
+    return [record.get(f"{name}_nonfinite") if value is None else _short(value, name) for name, value in found]
 
 
-def _short(value: Any) -> Any:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+def _short(value: Any, name: str = "") -> Any:
+    if not isinstance(value, float):
+        return value
+    return round(value, COSINE_DECIMALS) if name == "cosine_similarity" else float(f"{value:.{DIGITS}g}")
 
 
 def _shares(exponents: Object) -> list[int]:
@@ -147,6 +144,4 @@ def _shares(exponents: Object) -> list[int]:
 
 def _name(text: str) -> str:
     """Characters as they are: the script makes them printable where it shows them."""
-    if len(text) <= NAME_LIMIT:
-        return text
-    return f"{text[: NAME_LIMIT // 2]}…{text[len(text) - NAME_LIMIT // 2 :]}"
+    return wording.shortened(text, NAME_LIMIT)

@@ -79,13 +79,13 @@ def verdict(report: Object) -> Markup:
 
 def _facts(report: Object) -> list[tuple[str, Markup]]:
     summary = report["summary"]
-    weights = [("Narrow weights", _fact(wording.percent(_narrow_weights(report)), "of the bytes"))]
+    weights = [("Narrow weights", _fact(wording.percent(_narrow_weights(report)), "of all bytes"))]
     inserted = wording.plural(summary["casts_inserted"], "cast"), wording.plural(summary["clamps_inserted"], "clamp")
     return [
         ("Worst output", _worst_output(digest.worst_output(report))),
         ("Worst layer", _worst_layer(next(iter(digest.worst_layers(report, 1)), None))),
         ("Narrow nodes", _fact(*_narrow_nodes(summary))),
-        ("Narrow FLOPs", _fact(wording.percent(summary["narrow_flops_share"]), "of the arithmetic")),
+        ("Narrow FLOPs", _fact(wording.percent(summary["narrow_flops_share"]), "of all")),
         *(weights if report["converted"] else []),
         ("Size", _fact(digest.size_change(summary), digest.sizes(summary))),
         ("NaN or inf", _fact(*_misplaced(report))),
@@ -198,8 +198,9 @@ def first_abnormal(report: Object) -> Markup:
 def charts(report: Object) -> Markup:
     """Empty frames; the script draws into them and without it they stay hidden."""
     total = wording.plural(len(report["layers"]), "layer")
+    abnormal = f"{digest.abnormal_count(report):,} of them abnormal"
     frames = (
-        ("depth", "Error along depth", f"relative L2 error of {total} in the order of execution"),
+        ("depth", "Error along depth", f"relative L2 error of {total} in the order of execution, {abnormal}"),
         ("ranges", "Ranges against the formats", "smallest non-zero to largest magnitude in FP32, powers of two"),
     )
     return join(

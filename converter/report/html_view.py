@@ -27,6 +27,7 @@ SCRIPTS = (
     "filters.js",
     "scale.js",
     "charts.js",
+    "columns.js",
     "drawer.js",
     "main.js",
 )

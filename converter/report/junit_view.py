@@ -6,17 +6,14 @@ it agrees with the exit status.  A layer that is abnormal but broke no limit is 
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
 from converter.report import digest, wording
 from converter.report.records import Object
 
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot hold, not even escaped."""
-
 NAME_LIMIT = 500
+MESSAGE_LIMIT = 2000
 
 
 def to_junit(report: Object) -> bytes:
@@ -25,7 +22,7 @@ def to_junit(report: Object) -> bytes:
     seconds = sum(value for value in report["timings"].values() if value is not None)
     suite = ET.Element(
         "testsuite",
-        name=_clean(f"narrowcast {report['model']['name']} {report['request']['to']}"),
+        name=_text(f"narrowcast {report['model']['name']} {report['request']['to']}", NAME_LIMIT),
         tests=str(len(cases)),
         failures=str(sum(case.find("failure") is not None for case in cases)),
         errors="0",
@@ -75,20 +72,20 @@ def _layer_cases(report: Object) -> Iterable[ET.Element]:
 
 
 def _case(group: str, name: str, said: str) -> ET.Element:
-    case = ET.Element("testcase", classname=f"narrowcast.{group}", name=_clean(wording.printable(name, NAME_LIMIT)))
-    ET.SubElement(case, "system-out").text = _clean(said)
+    case = ET.Element("testcase", classname=f"narrowcast.{group}", name=_text(name, NAME_LIMIT))
+    ET.SubElement(case, "system-out").text = _text(said)
     return case
 
 
 def _fail(case: ET.Element, reasons: list[Object], said: str = "") -> None:
-    lines = [digest.reason_text(reason) for reason in reasons] or [said]
-    failure = ET.Element("failure", message=_clean(lines[0]), type="tolerance")
-    failure.text = _clean("\n".join(lines))
+    lines = [_text(digest.reason_text(reason)) for reason in reasons] or [said]
+    failure = ET.Element("failure", message=lines[0], type="tolerance")
+    failure.text = "\n".join(lines)
     case.insert(0, failure)
 
 
 def _skip(case: ET.Element, why: str) -> None:
-    case.insert(0, ET.Element("skipped", message=_clean(why)))
+    case.insert(0, ET.Element("skipped", message=_text(why)))
 
 
 def _figures(entry: Object) -> str:
@@ -99,5 +96,6 @@ def _figures(entry: Object) -> str:
     )
 
 
-def _clean(text: str) -> str:
-    return _FORBIDDEN.sub("�", text)
+def _text(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """Printable text holds none of the characters that XML 1.0 cannot hold, not even escaped."""
+    return wording.printable(text, limit)

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from converter.report import wording
 
-Content = "Markup | str | Iterable[Markup | str]"
-
 _VOID = frozenset({"col", "meta"})
 
 TEXT_LIMIT = 200

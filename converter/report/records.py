@@ -14,6 +14,7 @@ from converter.types import (
     ErrorFigures,
     LayerComparison,
     OutputComparison,
+    PolicyOverride,
     Report,
     Summary,
     Tolerance,
@@ -67,10 +68,17 @@ def report_object(report: Report) -> Object:
         "findings": plain(report.findings),
         "repair": plain(report.repair),
         "price_list": plain(report.price_list),
+        "policy": {"rules": [_rule(override) for override in report.policy]},
         "first_abnormal": report.first_abnormal or None,
         "batches": report.batches,
         "timings": plain(report.timings),
     }
+
+
+def _rule(override: PolicyOverride) -> dict[str, Any]:
+    """One line of a policy file: only what it matches by."""
+    found = {name: value for name, value in plain(override).items() if value is not None and name != "origin"}
+    return {key: found[key] for key in ("node", "value", "op_type", "inputs_from", "feeds", "format") if key in found}
 
 
 _PLAIN = frozenset({type(None), str, bool, int, float})

@@ -13,14 +13,20 @@ _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that can move, hide or reorder text: controls, formats, surrogates, separators."""
 
 
+def shortened(text: str, limit: int) -> str:
+    """At most ``limit`` characters: long text loses its middle."""
+    if len(text) <= limit:
+        return text
+    kept = limit - 1
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+
+
 def printable(text: str, limit: int = 200) -> str:
     """Model text that is safe to show: no control or format character survives, long text loses its middle.
 
     Such a character becomes its escape in Python: backslash and ``n``, ``x1b``, ``u202e`` and so on.
     """
-    if len(text) > limit:
-        kept = max(limit - 1, 2)
-        text = f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+    text = shortened(text, limit)
     if text.isascii() and text.isprintable():
         return text
     return "".join(_visible(character) for character in text)
@@ -100,8 +106,8 @@ def shape(extents: Sequence[int]) -> str:
 
 
 def label(format_name: str) -> str:
-    """``fp16`` as the field writes it."""
-    return format_name.upper()
+    """``fp16`` as the field writes it; nothing to say of a node that has no FP32 in it."""
+    return ABSENT if format_name == "none" else format_name.upper()
 
 
 def plural(amount: int, singular: str, more: str = "") -> str:

@@ -12,7 +12,7 @@ import onnx
 from converter.formats import FP32, format_of
 from converter.graph import ModelIndex
 from converter.runtime.program import Step, StepKind, widened
-from converter.runtime.session import KernelCache, KernelFailure, Shape, Signature, contiguous
+from converter.runtime.session import KernelCache, KernelFailure, KernelMissing, Shape, Signature, contiguous
 
 _MAX_SEED = 2**24
 """Seeds are float attributes: integers up to here are exact."""
@@ -105,6 +105,16 @@ class StepRunner:
             node.attribute.append(onnx.helper.make_attribute("seed", drawn if integer else float(drawn)))
         shapes = [(None,) * f.ndim if isinstance(f, np.ndarray) else None for f in feeds]
         return self._cache.fresh(self._signature(step, shapes, node)).run(feeds)
+
+    def has_kernel(self, step: Step) -> bool:
+        """Whether ONNX Runtime has an implementation; nodes it refuses for other reasons count as having one."""
+        try:
+            self._cache.get(self._signature(step, [None] * len(step.input_types)))
+        except KernelMissing:
+            return False
+        except KernelFailure:
+            return True
+        return True
 
     def _takes_seed(self, step: Step) -> bool:
         schema = self._index.schema(step.node_id)

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from converter.compare.outputs import OutputRecord
+from converter.compare.perturbation import PerturbationTap
 from converter.compare.run import Comparison, compare
-from converter.compare.sensitivity import Sensitivity, SensitivityTap
+from converter.compare.sensitivity import Sensitivity
+from converter.cost import node_flops
 from converter.policy.clamps import zone
 from converter.policy.context import Context
 from converter.policy.decide import decide
 from converter.policy.legality import Refusal
 from converter.runtime.formatting import declared_formats, planned_formats
 from converter.runtime.interpreter import Interpreter
+from converter.search.prices import Price, price_list
 from converter.types import OutputTolerance, PrecisionPlan
 
 Feeds = Callable[[], Iterable[Mapping[str, Any]]]
@@ -42,6 +45,7 @@ class Planner:
 
     def __init__(self, context: Context, interpreter: Interpreter, feeds: Feeds, limits: Limits) -> None:
         self.context = context
+        self.flops = node_flops(context.index, context.ranges)
         self.interpreter = interpreter
         self.feeds = feeds
         self.limits = limits
@@ -78,6 +82,10 @@ class Planner:
                 error = max(error, math.inf if relative is None else relative)
         return Evaluation(plan, wide, worst, error, name)
 
+    def prices(self, plan: PrecisionPlan) -> list[Price]:
+        """Every rounding of a plan with its price, best bargains first."""
+        return price_list(self.context, plan, self.sensitivity(), self.flops)
+
     def sensitivity(self) -> Sensitivity:
         """Measured once: what rounding each value costs at the outputs; counts as one evaluation."""
         if self._sensitivity is None:
@@ -87,7 +95,7 @@ class Planner:
                 for value_id, seen in context.ranges.items()
                 if context.request.overflow == "clamp" and zone(context, seen) is not None
             }
-            tap = SensitivityTap(context.index, context.fmt, bounds)
+            tap = PerturbationTap(context.index, context.fmt, bounds)
             for feeds in self.feeds():
                 self.interpreter.run(feeds, [declared_formats(context.index)], [tap])
             self.evaluations += 1

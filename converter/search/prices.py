@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from converter.compare.sensitivity import Sensitivity
@@ -22,11 +22,23 @@ class Price:
     value_id: int
 
 
-def price_list(context: Context, plan: PrecisionPlan, sensitivity: Sensitivity) -> list[Price]:
-    """All roundings of a plan, dearest first; what data movement only passes on is counted at its reader."""
+def price_list(
+    context: Context, plan: PrecisionPlan, sensitivity: Sensitivity, flops: Mapping[int, float]
+) -> list[Price]:
+    """All roundings of a plan, the best bargains first: most error for the fewest nodes and operations widened.
+
+    What data movement only passes on is counted at its reader.
+    """
     pricing = _Pricing(context, plan, sensitivity)
     found = [p for p in (*pricing.reads(), *pricing.leaves()) if p.cost > 0.0 and p.nodes]
-    return sorted(found, key=lambda p: (-p.cost, sorted(p.nodes)))
+    weights = _weights(len(context.index.nodes), flops)
+    return sorted(found, key=lambda p: (-p.cost / sum(weights(n) for n in p.nodes), sorted(p.nodes)))
+
+
+def _weights(nodes: int, flops: Mapping[int, float]) -> Callable[[int], float]:
+    """What widening a node gives up: its share of the nodes plus its share of the operations."""
+    total = sum(flops.values()) or 1.0
+    return lambda node_id: 1.0 / max(1, nodes) + flops.get(node_id, 0.0) / total
 
 
 class _Pricing:

@@ -6,12 +6,19 @@ import math
 
 from converter.policy.legality import Refusal
 from converter.search.planner import Evaluation, Planner
-from converter.search.prices import Cut, Price, cuts, price_list
-from converter.types import Evidence, RepairRound
+from converter.search.prices import Cut, Price, cuts
+from converter.search.reasons import measured_reasons
+from converter.types import RepairRound
 
 MAX_ROUNDS = 3
-TARGETS = (0.25, 0.04, 0.0025)
-"""Squared share of the limit that all remaining roundings may use, by round: half of it, a fifth, a twentieth."""
+TARGETS = (0.5, 0.35, 0.01)
+"""Squared share of the limit that all remaining roundings may use, by round; the last one takes no chances."""
+
+TRUSTED_RATIO = 5.0
+"""Beyond this many times the limit the error saturates and says nothing about the model's scale."""
+
+SATURATED = 0.05
+"""Below this share of the predicted squared error a measurement is taken as saturated."""
 
 
 def repair(planner: Planner, first: Evaluation) -> tuple[dict[int, Refusal], list[RepairRound], Evaluation]:
@@ -23,9 +30,9 @@ def repair(planner: Planner, first: Evaluation) -> tuple[dict[int, Refusal], lis
     rounds: list[RepairRound] = []
     best, current = first, first
     for number in range(1, MAX_ROUNDS + 1):
-        prices = price_list(planner.context, current.plan, planner.sensitivity())
+        prices = planner.prices(current.plan)
         chosen = choose_cut(prices, current, TARGETS[number - 1])
-        new = {n: _reason(planner, prices, n) for n in sorted(chosen.nodes) if n not in widened}
+        new = measured_reasons(planner.context.index, "repair", prices, chosen.nodes - set(widened))
         if not new:
             break
         attempt = widened | new
@@ -51,29 +58,22 @@ def choose_cut(prices: list[Price], current: Evaluation, target: float) -> Cut:
 
 
 def calibration(predicted: float, ratio: float) -> float:
-    """Measured over predicted squared error; 1 where there is nothing to compare."""
-    if not math.isfinite(ratio) or predicted <= 0.0:
+    """Measured over predicted squared error; 1 where the measured one is broken, saturated or nothing.
+
+    A prediction far above what was measured means that the error saturates somewhere (a relative error cannot
+    grow as its amplification does); a scale from there would call most culprits harmless.
+    """
+    if not math.isfinite(ratio) or ratio > TRUSTED_RATIO or predicted <= 0.0 or ratio <= 0.0:
         return 1.0
-    return ratio**2 / predicted
-
-
-def _reason(planner: Planner, prices: list[Price], node_id: int) -> Refusal:
-    price = next(p for p in prices if node_id in p.nodes)
-    name = planner.context.index.name_of(price.value_id)
-    share = math.sqrt(price.cost)
-    return Refusal(
-        node_id,
-        "repair",
-        f"rounding value '{name}' here costs {share:.3g} of the allowed output error (measured on the batches)",
-        Evidence(name, share, 1.0),
-    )
+    scale = ratio**2 / predicted
+    return scale if scale >= SATURATED else 1.0
 
 
 def _round(
     planner: Planner, number: int, before: Evaluation, after: Evaluation, new: list[int], prices: list[Price]
 ) -> RepairRound:
     labels = planner.context.index.labels
-    worst = prices[0]
+    worst = max(prices, key=lambda p: p.cost)
     return RepairRound(
         round=number,
         worst_output=before.worst_output,

@@ -1,7 +1,9 @@
 """``--search``: the smallest FP32 set that keeps the tolerance, in about a dozen evaluations.
 
-One sensitivity pass prices every rounding; the price list is cut by bisection, each cut run for real on the
-interpreter; the last passing cut is then thinned where single nodes are cheap.
+One sensitivity pass prices every rounding.  The price list (best bargains first) is cut where the priced rest
+should just keep the limit, the cut is run for real on the interpreter, and its result recalibrates the prices for
+the next cut, until the shortest passing cut is known or the evaluations are used up.  Last, nodes that came in
+with a pair but are not needed themselves are given back.
 """
 
 from __future__ import annotations
@@ -10,100 +12,121 @@ from collections.abc import Callable
 
 from converter.policy.legality import Refusal
 from converter.search.planner import Evaluation, Planner
-from converter.search.prices import Cut, Price, cuts, price_list
+from converter.search.prices import Cut, Price, cuts
+from converter.search.reasons import measured_reasons
 from converter.search.repair import calibration
-from converter.types import Evidence
 
 MAX_EVALUATIONS = 12
-THINNING_ROUNDS = 2
+THINNING = 2
+"""Evaluations kept back for giving nodes back."""
+
+HOPELESS = 4.0
+"""A cut whose calibrated rest uses this many times the squared limit is not worth an evaluation."""
 
 
 def search(
     planner: Planner, progress: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[dict[int, Refusal], list[Evaluation]]:
-    """The widened nodes with reasons, and every evaluation on the way, best last.
+    """The widened nodes with reasons, and every evaluation on the way, the chosen one last.
 
     Without any passing plan the one with the smallest error is returned.
     """
     first = planner.evaluate({})
-    tried = [first]
     if first.passes:
-        return {}, tried
-    prices = price_list(planner.context, first.plan, planner.sensitivity())
-    options = cuts(prices)
-    low, high = 0, len(options) - 1
-    guess = _first_guess(options, first)
-    best: Evaluation | None = None
-    while low < high and planner.evaluations < MAX_EVALUATIONS - THINNING_ROUNDS:
-        middle = min(max(guess, low + 1), high)
-        evaluation = planner.evaluate(_reasons(planner, prices, options[middle]))
-        tried.append(evaluation)
-        progress(planner.evaluations, MAX_EVALUATIONS)
-        if evaluation.passes:
-            best, high = evaluation, middle
-        else:
-            low = middle
-        if high - low <= 1 and best is not None:
-            break
-        guess = _next_guess(options, low, high, evaluation)
-    if best is None:
-        last = planner.evaluate(_reasons(planner, prices, options[-1]))
-        tried.append(last)
-        best = min(tried, key=lambda e: e.ratio)
-    thinned = _thin(planner, prices, best)
-    tried += [e for e in thinned if e is not tried[-1]]
-    chosen = min((e for e in tried if e.passes), key=lambda e: (len(e.wide), e.ratio), default=best)
-    return {n: _reason(planner, prices, n) for n in sorted(chosen.wide)}, [
-        *(e for e in tried if e is not chosen),
-        chosen,
-    ]
+        return {}, [first]
+    prices = planner.prices(first.plan)
+    hunt = _Hunt(planner, prices, first, progress)
+    best = hunt.shortest_passing()
+    if best is not None:
+        best = hunt.thinned(best)
+    chosen = best if best is not None else min(hunt.tried, key=lambda e: (e.ratio, len(e.wide)))
+    ordered = [*(e for e in hunt.tried if e is not chosen), chosen]
+    return measured_reasons(planner.context.index, "search", prices, chosen.wide), ordered
 
 
-def _first_guess(options: list[Cut], first: Evaluation) -> int:
-    """The cut after which the calibrated rest should just keep the limit."""
-    scale = calibration(options[0].remaining, first.ratio)
-    return next((k for k, cut in enumerate(options) if cut.remaining * scale <= 0.5), len(options) - 1)
+class _Hunt:
+    def __init__(
+        self, planner: Planner, prices: list[Price], first: Evaluation, progress: Callable[[int, int], None]
+    ) -> None:
+        self.planner = planner
+        self.prices = prices
+        self.options: list[Cut] = cuts(prices)
+        self.tried = [first]
+        self.scale = calibration(self.options[0].remaining, first.ratio)
+        self._progress = progress
 
+    def evaluate(self, nodes: frozenset[int]) -> Evaluation:
+        reasons = measured_reasons(self.planner.context.index, "search", self.prices, nodes)
+        evaluation = self.planner.evaluate(reasons)
+        if evaluation not in self.tried:
+            self.tried.append(evaluation)
+        self._progress(self.planner.evaluations, MAX_EVALUATIONS)
+        return evaluation
 
-def _next_guess(options: list[Cut], low: int, high: int, last: Evaluation) -> int:
-    """Between a failing and a passing cut: where the calibrated rest crosses the limit, else the middle in nodes."""
-    by_size = (len(options[low].nodes) + len(options[high].nodes)) / 2
-    middle = next((k for k in range(low + 1, high) if len(options[k].nodes) >= by_size), (low + high) // 2)
-    del last
-    return middle
+    def shortest_passing(self) -> Evaluation | None:
+        """Close in on the shortest passing cut from both sides."""
+        low, high = 0, len(self.options) - 1
+        best: Evaluation | None = None
+        target = 0.5
+        while self.planner.evaluations < MAX_EVALUATIONS - THINNING:
+            guess = self._guess(low, high, target)
+            if best is not None and (guess >= high or self._hopeless(guess)):
+                break
+            evaluation = self.evaluate(self.options[guess].nodes)
+            if evaluation.passes:
+                best, high = evaluation, guess
+            elif guess >= high:
+                break
+            else:
+                low = guess
+            self._recalibrate(guess, evaluation)
+            target = 0.8
+            if high - low <= 1 and best is not None:
+                break
+        if best is None and self.planner.evaluations < MAX_EVALUATIONS:
+            last = self.evaluate(self.options[-1].nodes)
+            best = last if last.passes else None
+        return best
 
+    def _guess(self, low: int, high: int, target: float) -> int:
+        """Where the calibrated rest should keep the limit, strictly between what fails and what passes."""
+        wanted = next((k for k, c in enumerate(self.options) if c.remaining * self.scale <= target), high)
+        if wanted <= low:
+            return low + max(1, (high - low) // 4)
+        return min(wanted, high)
 
-def _thin(planner: Planner, prices: list[Price], best: Evaluation) -> list[Evaluation]:
-    """Give back the cheapest half of the widened nodes, then a quarter, as long as the tolerance holds."""
-    found: list[Evaluation] = []
-    if not best.passes:
-        return found
-    worth = {n: sum(p.cost for p in prices if n in p.nodes) for n in best.wide}
-    ranked = sorted(best.wide, key=lambda n: worth[n])
-    share = len(ranked) // 2
-    for _ in range(THINNING_ROUNDS):
-        if share < 1 or planner.evaluations >= MAX_EVALUATIONS:
-            break
-        kept = ranked[share:]
-        evaluation = planner.evaluate({n: _reason(planner, prices, n) for n in sorted(kept)})
-        found.append(evaluation)
-        if evaluation.passes:
-            ranked = kept
-        share = share // 2 if not evaluation.passes else len(ranked) // 2
-    return found
+    def _hopeless(self, guess: int) -> bool:
+        return self.options[guess].remaining * self.scale > HOPELESS
 
+    def _recalibrate(self, guess: int, evaluation: Evaluation) -> None:
+        """Trust what was measured; a saturated error only says that the cut was far too short."""
+        remaining = self.options[guess].remaining
+        measured = calibration(remaining, evaluation.ratio)
+        if measured != 1.0:
+            self.scale = measured
+        elif not evaluation.passes:
+            self.scale *= 4.0
 
-def _reasons(planner: Planner, prices: list[Price], cut: Cut) -> dict[int, Refusal]:
-    return {n: _reason(planner, prices, n) for n in sorted(cut.nodes)}
+    def thinned(self, best: Evaluation) -> Evaluation:
+        """Give back the nodes that carry the least of what the cut removed, as long as the tolerance holds."""
+        ranked = self._by_worth(best.wide)
+        share = len(ranked) // 3
+        for _ in range(THINNING):
+            if share < 1 or self.planner.evaluations >= MAX_EVALUATIONS:
+                break
+            evaluation = self.evaluate(frozenset(ranked[share:]))
+            if evaluation.passes:
+                best, ranked = evaluation, ranked[share:]
+                share = len(ranked) // 3
+            else:
+                share //= 3
+        return best
 
-
-def _reason(planner: Planner, prices: list[Price], node_id: int) -> Refusal:
-    price = next(p for p in prices if node_id in p.nodes)
-    name = planner.context.index.name_of(price.value_id)
-    share = price.cost**0.5
-    return Refusal(
-        node_id,
-        "search",
-        f"rounding value '{name}' here costs {share:.3g} of the allowed output error (measured on the batches)",
-        Evidence(name, share, 1.0),
-    )
+    def _by_worth(self, wide: frozenset[int]) -> list[int]:
+        """Widened nodes, the least worth keeping first."""
+        worth = dict.fromkeys(wide, 0.0)
+        for price in self.prices:
+            if price.nodes <= wide:
+                for node_id in price.nodes:
+                    worth[node_id] += price.cost
+        return sorted(wide, key=lambda n: (worth[n], n))

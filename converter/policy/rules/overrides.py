@@ -18,14 +18,15 @@ def matched_nodes(index: ModelIndex, overrides: tuple[PolicyOverride, ...]) -> d
     """
     found: dict[int, PolicyOverride] = {}
     for override in overrides:
-        hits = [n for n in range(len(index.nodes)) if float_ports(index, n) and _matches(index, n, override)]
+        hits = [n for n in range(len(index.nodes)) if float_ports(index, n) and matches(index, n, override)]
         if not hits:
             raise OptionError(_nothing(index, override))
         found.update(dict.fromkeys(hits, override))
     return found
 
 
-def _matches(index: ModelIndex, node_id: int, override: PolicyOverride) -> bool:
+def matches(index: ModelIndex, node_id: int, override: PolicyOverride) -> bool:
+    """Whether every field an override gives fits a node."""
     node = index.nodes[node_id]
     checks = (
         (override.node, lambda p: fnmatchcase(index.labels[node_id], p)),

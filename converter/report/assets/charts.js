@@ -6,13 +6,16 @@ const GUTTER = 150; // for the names of limits, right of the plot
 /** What both charts share: which layers are in sight and which one is pointed at. */
 class ChartLink {
   constructor(content, open, zoomed) {
-    Object.assign(this, { content, layers: content.layers, open, zoomed, charts: [], cursor: null, from: 0, to: content.layers.length });
+    Object.assign(this, { content, layers: content.layers, open, zoomed, charts: [], cursor: null });
+    [this.from, this.to] = [0, content.layers.length];
   }
 
   zoom(from, to) {
     this.from = Math.max(0, Math.min(from, to));
     this.to = Math.min(this.layers.length, Math.max(from, to));
-    if (this.to - this.from < 2) [this.from, this.to] = [Math.max(0, this.from - 1), Math.min(this.layers.length, this.to + 1)];
+    if (this.to - this.from < 2) {
+      [this.from, this.to] = [Math.max(0, this.from - 1), Math.min(this.layers.length, this.to + 1)];
+    }
     const whole = this.from === 0 && this.to === this.layers.length;
     this.charts.forEach((chart) => chart.render());
     this.zoomed(whole ? null : [this.from, this.to]);
@@ -29,7 +32,7 @@ class LayerChart {
   constructor(link, { mount, height, label, paint, say, legend }) {
     Object.assign(this, { link, height, label, paint, say });
     this.tip = el("div", { class: "tip", hidden: true });
-    this.reset = el("button", { type: "button", class: "reset", hidden: true, onclick: () => link.zoom(0, link.layers.length) }, "Show all layers");
+    this.reset = button("Show all layers", () => link.zoom(0, link.layers.length), { class: "reset", hidden: true });
     this.frame = el("div", { class: "frame" });
     this.box = el("div", { class: "chart" }, el("div", { class: "legend" }, ...legend, this.reset), this.frame, this.tip);
     mount.append(this.box);
@@ -58,7 +61,9 @@ class LayerChart {
     const { from, to, layers } = this.link;
     const each = Math.max(1, Math.ceil((to - from) / this.width));
     const found = [];
-    for (let start = from; start < to; start += each) found.push({ x: this.x(start + (each - 1) / 2), layers: layers.slice(start, Math.min(to, start + each)) });
+    for (let start = from; start < to; start += each) {
+      found.push({ x: this.x(start + (each - 1) / 2), layers: layers.slice(start, Math.min(to, start + each)) });
+    }
     return found;
   }
 
@@ -121,7 +126,7 @@ class LayerChart {
     const { link } = this;
     const at = link.cursor ?? link.from;
     const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -Infinity, End: Infinity };
-    if (event.key in steps) link.point(link.cursor === null ? at : Math.max(link.from, Math.min(link.to - 1, at + steps[event.key])));
+    if (event.key in steps) link.point(link.cursor === null ? at : at + steps[event.key]);
     else if (event.key === "Enter" && link.cursor !== null) link.open(link.layers[link.cursor]);
     else if (event.key === "Escape") link.zoom(0, link.layers.length);
     else return;
@@ -138,13 +143,25 @@ class LayerChart {
     this.cursorLine.setAttribute("x1", x);
     this.cursorLine.setAttribute("x2", x);
     const layer = layers[cursor];
-    this.tip.replaceChildren(el("b", {}, nameNode(layer.name, 60)), el("span", {}, `${printable(layer.op_type, 40)} ${formatLabel(layer.format)}`),
-      ...this.say(layer).map((line) => el("span", {}, line)));
-    this.tip.classList.toggle("left", x > this.drawnWidth / 2);
-    this.tip.style.insetInlineStart = x > this.drawnWidth / 2 ? "auto" : `${x + 12}px`;
-    this.tip.style.insetInlineEnd = x > this.drawnWidth / 2 ? `${this.drawnWidth - x + 12}px` : "auto";
+    const kind = `${printable(layer.op_type, 40)} ${formatLabel(layer.format)}`;
+    const lines = [kind, ...this.say(layer)].map((line) => el("span", {}, line));
+    this.tip.replaceChildren(el("b", {}, nameNode(layer.name, 60)), ...lines);
+    const leftwards = x > this.drawnWidth / 2;
+    this.tip.style.insetInlineStart = leftwards ? "auto" : `${x + 12}px`;
+    this.tip.style.insetInlineEnd = leftwards ? `${this.drawnWidth - x + 12}px` : "auto";
   }
 }
+
+const sayErrors = (layer) => [
+  `accumulated ${figure(layer.rel_l2_error)}`,
+  `alone ${figure(localError(layer))}`,
+  `expected ${figure(layer.expected_rel_l2)}`,
+  ...(layer.misplaced_nonfinite ? [`${count(layer.misplaced_nonfinite)} NaN/inf misplaced`] : []),
+];
+
+const sayRange = ({ range, headroom_bits: bits }) => (range
+  ? [`${number(range.absmin_nonzero)} … ${number(range.absmax)}`, `headroom ${signed(bits)} bits`]
+  : ["not observed"]);
 
 const legendItem = (kind, text) =>
   el("span", { class: "key" }, svg("svg", { width: 22, height: 10, viewBox: "0 0 22 10", "aria-hidden": "true" },
@@ -166,8 +183,6 @@ function linePath(groups, pick, y) {
   }
   return path;
 }
-
-const localError = (layer) => (layer.local ? layer.local.rel_l2_error : null);
 
 /** One dot per group; a layer that adds no error has none. */
 function dotPath(groups, pick, y) {
@@ -236,7 +251,9 @@ function paintRanges(chart) {
   const grid = ticks(low, high, 8).flatMap((at) => [
     svg("line", { x1: MARGIN.left, x2: right, y1: y(at), y2: y(at), class: "grid" }),
     svg("text", { x: MARGIN.left - 8, y: y(at) + 4, class: "tick-text", "text-anchor": "end" }, `2^${at}`)]);
-  const zone = (from, to, kind) => svg("rect", { x: MARGIN.left, width: chart.width, y: y(to), height: Math.max(0, y(from) - y(to)), class: `zone ${kind}` });
+  const zone = (from, to, kind) => svg("rect", {
+    x: MARGIN.left, width: chart.width, y: y(to), height: Math.max(0, y(from) - y(to)), class: `zone ${kind}`,
+  });
   const { narrow } = content;
   const zones = [zone(Math.log2(narrow.max), high, "over"), zone(Math.log2(narrow.subnormal), Math.log2(narrow.normal), "sub"),
     zone(low, Math.log2(narrow.subnormal), "under")];

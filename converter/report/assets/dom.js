@@ -22,6 +22,8 @@ function nameNode(text, limit = 160) {
   return el("bdi", { class: "name", title: shown.length > 24 ? printable(text, 600) : null }, shown);
 }
 
+const button = (text, press, attributes = {}) => el("button", { type: "button", onclick: press, ...attributes }, text);
+
 const byId = (id) => document.getElementById(id);
 
 /** Leaves an address behind that opens the same layer again, without filling the history. */

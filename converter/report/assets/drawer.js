@@ -18,23 +18,29 @@ const FIGURE_ROWS = [
   ["elements", "count", count],
 ];
 
+const NEIGHBOURS_SHOWN = 12;
+
+/** Pairs of a term and what is shown for it. */
+const record = (pairs) =>
+  el("dl", { class: "record" }, ...pairs.map(([term, shown]) => el("div", {}, el("dt", {}, term), el("dd", {}, shown))));
+
 class Drawer {
   constructor(content, reveal) {
     Object.assign(this, { content, reveal, box: byId("drawer") });
+    this.box.setAttribute("aria-label", "Layer");
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !this.box.hidden && !(event.target instanceof SVGElement)) this.close();
     });
   }
 
-  open(layer, { focus = true } = {}) {
+  open(layer) {
     if (!this.box.contains(document.activeElement)) this.before = document.activeElement;
-    this.layer = layer;
     this.box.replaceChildren(...this.parts(layer));
     this.box.hidden = false;
     this.box.scrollTop = 0;
     document.documentElement.classList.add("open");
     remember(`#layer-${layer.index}`);
-    if (focus) this.box.focus({ preventScroll: true });
+    this.box.focus({ preventScroll: true });
   }
 
   close() {
@@ -51,16 +57,30 @@ class Drawer {
   }
 
   parts(layer) {
-    const last = this.content.layers.length - 1;
-    const step = (text, label, to) => el("button", { type: "button", "aria-label": label, disabled: to < 0 || to > last, onclick: () => this.go(to) }, text);
     return [
-      el("div", { class: "drawer-head" }, el("span", { class: "kind" }, `${printable(layer.op_type, 60)} `, el("span", { class: `format ${layer.format}` }, formatLabel(layer.format))),
-        el("span", { class: "place" }, `${count(layer.index)} of ${count(last)}`), step("‹", "Layer before", layer.index - 1), step("›", "Layer after", layer.index + 1),
-        el("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => this.close() }, "✕")),
+      this.head(layer),
       el("h2", {}, nameNode(layer.name, 300)),
       el("p", {}, statusNode(layer.status), " ", this.sentence(layer)),
-      ...this.names(layer), ...this.figures(layer), ...this.ranges(layer), ...this.decision(layer), ...this.neighbours(layer), ...this.snippet(layer),
+      this.names(layer),
+      ...this.figures(layer),
+      ...this.ranges(layer),
+      ...this.decision(layer),
+      ...this.neighbours("Reads from", layer.inputs),
+      ...this.neighbours("Read by", layer.readers),
+      ...this.snippet(layer),
     ];
+  }
+
+  head(layer) {
+    const last = this.content.layers.length - 1;
+    const step = (text, label, to) => button(text, () => this.go(to), { "aria-label": label, disabled: to < 0 || to > last });
+    const format = el("span", { class: `format ${layer.format}` }, formatLabel(layer.format));
+    return el("div", { class: "drawer-head" },
+      el("span", { class: "kind" }, `${printable(layer.op_type, 60)} `, format),
+      el("span", { class: "place" }, `${count(layer.index)} of ${count(last)}`),
+      step("‹", "Layer before", layer.index - 1),
+      step("›", "Layer after", layer.index + 1),
+      button("✕", () => this.close(), { class: "close", "aria-label": "Close" }));
   }
 
   sentence(layer) {
@@ -72,62 +92,70 @@ class Drawer {
   }
 
   names(layer) {
-    const rows = [["Value", layer.value], ["Node", layer.node], ["Shape", layer.shape], ["Body", layer.scope], ["Source", layer.source]];
-    return [el("dl", { class: "record" }, ...rows.filter(([, text]) => text).map(([term, text]) =>
-      el("div", {}, el("dt", {}, term), el("dd", {}, nameNode(text, 300)))))];
+    const known = [["Value", layer.value], ["Node", layer.node], ["Shape", layer.shape], ["Body", layer.scope],
+      ["Source", layer.source]];
+    return record(known.filter(([, text]) => text).map(([term, text]) => [term, nameNode(text, 300)]));
   }
 
   figures(layer) {
     const alone = layer.local || {};
     const known = FIGURE_ROWS.filter(([, key]) => !isBlank(layer[key]) || !isBlank(alone[key]));
     if (!known.length) return [];
+    const cell = (text) => el("td", { class: "num" }, text);
     const rows = known.map(([title, key, show]) =>
-      el("tr", {}, el("th", { scope: "row" }, title), el("td", { class: "num" }, show(layer[key])), el("td", { class: "num" }, show(alone[key]))));
+      el("tr", {}, el("th", { scope: "row" }, title), cell(show(layer[key])), cell(show(alone[key]))));
     const heads = ["Figure", "Accumulated", "Alone"].map((title, n) => el("th", { scope: "col", class: n ? "num" : null }, title));
-    const same = layer.equal ? [el("p", { class: "remark" }, "Equal to FP32 bit for bit.")] : [];
-    return [el("h3", {}, "Figures"), el("table", { class: "figures" }, el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...rows)), ...same];
+    const table = el("table", { class: "figures" }, el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...rows));
+    return [el("h3", {}, "Figures"), table, layer.equal ? el("p", { class: "remark" }, "Equal to FP32 bit for bit.") : ""];
   }
 
   ranges(layer) {
     const { range } = layer;
     if (!range) return [];
-    const facts = [["Smallest", number(range.min)], ["Largest", number(range.max)], ["Largest magnitude", number(range.absmax)],
-      ["Smallest non-zero", number(range.absmin_nonzero)], ["Zeros", count(range.zeros)],
-      ["NaN, +inf, −inf", [range.nan, range.posinf, range.neginf].map(count).join(", ")],
-      ["Headroom", `${signed(layer.headroom_bits)} bits`], ["Only integers", range.integral ? "yes" : "no"]];
-    const drawn = layer.exponents ? [histogram(layer, this.content)] : [];
-    return [el("h3", {}, "Range in FP32"), ...drawn, el("dl", { class: "record" }, ...facts.map(([term, text]) =>
-      el("div", {}, el("dt", {}, term), el("dd", { class: "num" }, text))))];
+    const facts = record([
+      ["Smallest", number(range.min)],
+      ["Largest", number(range.max)],
+      ["Largest magnitude", number(range.absmax)],
+      ["Smallest non-zero", number(range.absmin_nonzero)],
+      ["Zeros", count(range.zeros)],
+      ["NaN, +inf, -inf", [range.nan, range.posinf, range.neginf].map(count).join(", ")],
+      ["Headroom", `${signed(layer.headroom_bits)} bits`],
+      ["Only integers", range.integral ? "yes" : "no"],
+    ]);
+    return [el("h3", {}, "Range in FP32"), layer.exponents ? histogram(layer, this.content) : "", facts];
   }
 
   decision({ decision }) {
     if (!decision) return [];
-    const lines = [el("p", {}, el("b", {}, `${formatLabel(decision.format)} by rule `), nameNode(decision.rule), ": ", nameNode(decision.reason, 600), ".")];
-    if (decision.evidence) {
-      const [value, seen, limit] = decision.evidence;
-      lines.push(el("p", { class: "remark" }, nameNode(value), ` reached ${number(seen)}; the limit is ${number(limit)}.`));
-    }
-    return [el("h3", {}, "Decision"), ...lines];
+    const rule = el("b", {}, `${formatLabel(decision.format)} by rule `);
+    const said = el("p", {}, rule, nameNode(decision.rule), ": ", nameNode(decision.reason, 600), ".");
+    if (!decision.evidence) return [el("h3", {}, "Decision"), said];
+    const [value, seen, limit] = decision.evidence;
+    const proof = el("p", { class: "remark" }, nameNode(value), ` reached ${number(seen)}; the limit is ${number(limit)}.`);
+    return [el("h3", {}, "Decision"), said, proof];
   }
 
-  neighbours(layer) {
-    const link = (source) => {
-      if (!isNumber(source)) return el("li", {}, nameNode(source));
-      const other = this.content.layers[source];
-      return el("li", {}, el("button", { type: "button", class: "link", onclick: () => this.go(source) }, nameNode(other.name, 60)),
-        ` ${printable(other.op_type, 30)} ${formatLabel(other.format)} ${figure(other.rel_l2_error)}`);
-    };
-    const list = (title, entries) => (entries.length
-      ? [el("h3", {}, title), el("ul", { class: "neighbours" }, ...entries.slice(0, 12).map(link), entries.length > 12 ? el("li", {}, `and ${count(entries.length - 12)} more`) : null)]
-      : []);
-    return [...list("Reads from", layer.inputs), ...list("Read by", layer.readers)];
+  /** Layers by number, or by name where they have no row. */
+  neighbours(title, sources) {
+    if (!sources.length) return [];
+    const entries = sources.slice(0, NEIGHBOURS_SHOWN).map((source) => el("li", {}, ...this.neighbour(source)));
+    const left = sources.length - NEIGHBOURS_SHOWN;
+    if (left > 0) entries.push(el("li", {}, `and ${count(left)} more`));
+    return [el("h3", {}, title), el("ul", { class: "neighbours" }, ...entries)];
+  }
+
+  neighbour(source) {
+    if (!isNumber(source)) return [nameNode(source)];
+    const { name, op_type: kind, format, rel_l2_error: error } = this.content.layers[source];
+    const link = button(nameNode(name, 60), () => this.go(source), { class: "link" });
+    return [link, ` ${printable(kind, 30)} ${formatLabel(format)} ${figure(error)}`];
   }
 
   snippet(layer) {
     const text = policySnippet(layer, this.content.narrow);
     const wanted = layer.format === "fp32" ? `make it ${this.content.narrow.label}` : "keep it FP32";
     const code = el("pre", { tabindex: 0 }, text);
-    const copy = el("button", { type: "button", onclick: async () => {
+    const copy = button("Copy", async () => {
       try {
         await navigator.clipboard.writeText(text);
         copy.textContent = "Copied";
@@ -135,7 +163,7 @@ class Drawer {
         getSelection().selectAllChildren(code);
         copy.textContent = "Selected";
       }
-    } }, "Copy");
+    });
     return [el("h3", {}, `Policy line to ${wanted}`), el("div", { class: "snippet" }, code, copy)];
   }
 }

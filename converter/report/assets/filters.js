@@ -15,19 +15,23 @@ function matcher(typed) {
   }
 }
 
-/** A list to choose from, with how many rows each choice keeps. */
+/** A list to choose from, with how many rows each choice keeps; `choices` are {text, amount, test(row)}. */
 function chooser(label, choices) {
-  const options = choices.map(({ value, text }) => el("option", { value }, text));
-  return el("select", { "aria-label": label }, el("option", { value: "" }, label), ...options);
+  const shown = ({ text, amount }) => `${printable(text, 40)} (${count(amount)})`;
+  const options = choices.map((choice, n) => el("option", { value: n }, shown(choice)));
+  const select = el("select", { "aria-label": label }, el("option", { value: "" }, label), ...options);
+  return { select, test: (row) => select.value === "" || choices[select.value].test(row) };
 }
 
-function countedChoices(rows, key, show = (text) => text) {
+/** A choice for each value that a column has, the most frequent first. */
+function choicesOf(rows, key, show = (text) => text) {
   const counts = new Map();
   for (const row of rows) counts.set(row[key], (counts.get(row[key]) || 0) + 1);
-  return [...counts].sort((a, b) => b[1] - a[1]).map(([value, amount]) => ({ value, text: `${printable(show(value), 40)} (${count(amount)})` }));
+  const ordered = [...counts].sort((a, b) => b[1] - a[1]);
+  return ordered.map(([value, amount]) => ({ text: show(value), amount, test: (row) => row[key] === value }));
 }
 
-/** `fields(row)` gives the texts that are searched; `choosers` pair a select with its test. */
+/** `fields(row)` gives the texts that are searched; `choosers` narrow the rows further. */
 function toolbar({ table, noun, fields, choosers, extra = [] }) {
   const search = el("input", { type: "search", placeholder: "Filter by name, operator, module, reason or /regex/",
     "aria-label": `Filter ${noun}`, spellcheck: "false", autocomplete: "off" });
@@ -36,7 +40,7 @@ function toolbar({ table, noun, fields, choosers, extra = [] }) {
   const update = () => {
     const match = search.value.trim() ? matcher(search.value.trim()) : () => true;
     search.setAttribute("aria-invalid", String(match === null));
-    const tests = choosers.filter(({ select }) => select.value).map(({ select, test }) => (row) => test(row, select.value));
+    const tests = choosers.filter(({ select }) => select.value).map(({ test }) => test);
     if (state.range) tests.push((row) => row.index >= state.range[0] && row.index < state.range[1]);
     const all = !search.value.trim() || !match;
     table.filter((row) => tests.every((test) => test(row)) && (all || fields(row).some((text) => match(text))));
@@ -44,14 +48,15 @@ function toolbar({ table, noun, fields, choosers, extra = [] }) {
   };
   search.addEventListener("input", update);
   for (const { select } of choosers) select.addEventListener("change", update);
-  const clear = el("button", { type: "button", onclick: () => reset() }, "Clear");
+  const clear = button("Clear", () => reset());
   const reset = () => {
     search.value = "";
     for (const { select } of choosers) select.value = "";
     state.range = null;
     update();
   };
-  const bar = el("div", { class: "toolbar", role: "search" }, search, ...choosers.map(({ select }) => select), clear, ...extra, left);
+  const selects = choosers.map(({ select }) => select);
+  const bar = el("div", { class: "toolbar", role: "search" }, search, ...selects, clear, ...extra, left);
   update();
   return { bar, search, reset, update, limitTo: (range) => { state.range = range; update(); } };
 }

@@ -32,6 +32,9 @@ function unpack(content) {
   return { ...content, decisions, layers, narrow };
 }
 
+/** The error a node makes alone, on FP32 inputs. */
+const localError = (layer) => (layer.local ? layer.local.rel_l2_error : null);
+
 /** Why a node is FP32; nothing for a narrow one. */
 const wideReason = (layer) =>
   layer.decision && layer.decision.format === "fp32" ? `${layer.decision.rule}: ${layer.decision.reason}` : "";

@@ -71,7 +71,8 @@ function rangeBar(layer, content, width = 118, height = 14) {
   if (range && positive(range.absmax)) {
     const from = place(Math.log2(positive(range.absmin_nonzero) ? range.absmin_nonzero : range.absmax));
     const to = place(Math.log2(range.absmax));
-    drawn.append(svg("rect", { x: from, y: 3, width: Math.max(2, to - from), height: height - 6, rx: 1, class: rangeClass(layer, content.narrow) }));
+    const kind = rangeClass(layer, content.narrow);
+    drawn.append(svg("rect", { x: from, y: 3, width: Math.max(2, to - from), height: height - 6, rx: 1, class: kind }));
   }
   for (const edge of [content.narrow.max, content.narrow.normal]) {
     const x = place(Math.log2(edge));
@@ -89,15 +90,16 @@ function histogram(layer, content, width = 360, height = 84) {
   const tallest = bounds(shares)[1];
   const bars = shares.map((share, n) => {
     const tall = (share / tallest) * (height - 18);
-    const beyond = lowest + n >= Math.log2(content.narrow.max) ? "beyond" : "narrow";
-    return svg("rect", { x: place(lowest + n) + 0.5, y: height - 14 - tall, width: Math.max(1, place(low + 1) - 1), height: tall, class: beyond });
+    const kind = lowest + n >= Math.log2(content.narrow.max) ? "beyond" : "narrow";
+    const width = Math.max(1, place(low + 1) - 1);
+    return svg("rect", { x: place(lowest + n) + 0.5, y: height - 14 - tall, width, height: tall, class: kind });
   });
-  const marks = [["largest", content.narrow.max], ["normal", content.narrow.normal]].flatMap(([kind, edge]) => {
-    const x = place(Math.log2(edge));
-    const text = kind === "largest" ? `${content.narrow.label} max` : "normal";
-    return [svg("line", { x1: x, x2: x, y1: 0, y2: height - 14, class: "limit" }),
-      svg("text", { x: x + (kind === "largest" ? -3 : 3), y: 9, class: "limit-text", "text-anchor": kind === "largest" ? "end" : "start" }, text)];
-  });
+  const mark = (text, edge, offset, anchor) => [
+    svg("line", { x1: place(Math.log2(edge)), x2: place(Math.log2(edge)), y1: 0, y2: height - 14, class: "limit" }),
+    svg("text", { x: place(Math.log2(edge)) + offset, y: 9, class: "limit-text", "text-anchor": anchor }, text),
+  ];
+  const marks = [...mark(`${content.narrow.label} max`, content.narrow.max, -3, "end"),
+    ...mark("normal", content.narrow.normal, 3, "start")];
   const labels = ticks(low, high, niceStep(high - low, 8)).map((at) =>
     svg("text", { x: place(at), y: height - 2, class: "tick-text", "text-anchor": "middle" }, `2^${at}`));
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "histogram", role: "img",

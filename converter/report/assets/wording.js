@@ -43,7 +43,7 @@ const signed = (value) => (isNumber(value) ? `${value < 0 ? "" : "+"}${value.toF
 
 const percent = (value) => (isNumber(value) ? `${(100 * value).toFixed(1)} %` : ABSENT);
 
-const formatLabel = (name) => name.toUpperCase();
+const formatLabel = (name) => (name === "none" ? ABSENT : name.toUpperCase());
 
 const STATUS_MARKS = { "as expected": "✓", "over limit": "✕", abnormal: "▲", "not run": "–" };
 

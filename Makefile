@@ -1,0 +1,46 @@
+# Two commands do everything: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check format real clean
+
+$(VENV)/base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/models: $(VENV)/base tests/real/requirements.txt
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -r tests/real/requirements.txt
+	touch $@
+
+$(VENV)/demo: $(VENV)/base tests/real/requirements.txt
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps $$(grep '^magika==' tests/real/requirements.txt)
+	touch $@
+
+$(VENV)/dev: $(VENV)/base
+	$(PIP) -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/demo
+	$(BIN)/python -m benchmarks.demo
+
+test: check $(VENV)/models
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+check: $(VENV)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+real: $(VENV)/dev $(VENV)/models
+	$(BIN)/python -m pytest -q -m real tests/real
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,91 @@
+// Uses the page as a reader would and writes down what happened; run by test_html_browser.py.
+(async () => {
+  const seen = {};
+  const root = document.documentElement;
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const one = (selector) => document.querySelector(selector);
+  const rows = () => all("#layer-table tbody tr:not(.spacer)");
+  const key = (target, name) => target.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true }));
+  const head = (title) => all("#layer-table thead button").find((button) => button.textContent === title);
+  const type = (text) => {
+    const search = one("#layer-table input");
+    search.value = text;
+    search.dispatchEvent(new Event("input"));
+  };
+  const choose = (select, text) => {
+    select.value = [...select.options].find((option) => option.textContent.startsWith(text)).value;
+    select.dispatchEvent(new Event("change"));
+  };
+  const left = () => one("#layer-table .left").textContent;
+  while (!root.hasAttribute("data-ready") && !root.hasAttribute("data-error")) await new Promise((done) => setTimeout(done, 10));
+
+  const first = rows()[0];
+  seen.cells = [...first.children].map((cell) => cell.textContent);
+  seen.heads = all("#layer-table thead button").map((button) => button.textContent);
+  seen.drawn = rows().length;
+  type("/layer\\.6.*pow/");
+  seen.expression = [left(), rows()[0].children[0].textContent];
+  type("softmax");
+  seen.substring = left();
+  type("/(/");
+  seen.broken = [one("#layer-table input").getAttribute("aria-invalid"), left()];
+  type("no such thing");
+  seen.nothing = rows()[0].textContent;
+  type("");
+  head("rel L2").click();
+  seen.largest = rows()[0].children[5].textContent;
+  seen.sorted = head("rel L2").closest("th").getAttribute("aria-sort");
+  head("rel L2").click();
+  seen.smallest = rows()[0].children[5].textContent;
+  choose(one("#layer-table select"), "over limit");
+  seen.state = left();
+  all("#layer-table button").find((button) => button.textContent === "Clear").click();
+  seen.cleared = left();
+
+  head("№").click();
+  const box = one("#layer-table .scroll");
+  box.focus();
+  key(box, "End");
+  seen.end = document.activeElement.getAttribute("aria-rowindex");
+  key(document.activeElement, "Home");
+  key(document.activeElement, "ArrowDown");
+  seen.down = document.activeElement.getAttribute("aria-rowindex");
+  key(document.activeElement, "Enter");
+  seen.drawer = [one("#drawer").hidden, one("#drawer h2").textContent, location.hash];
+  seen.snippet = one("#drawer pre").textContent;
+  seen.figures = all("#drawer .figures tbody tr").slice(0, 2).map((row) => [...row.children].map((cell) => cell.textContent));
+  one("#drawer .link").click();
+  seen.neighbour = one("#drawer h2").textContent;
+  key(one("#drawer"), "Escape");
+  seen.closed = [one("#drawer").hidden, location.hash];
+  key(document.body, "/");
+  seen.slash = document.activeElement.type;
+
+  const chart = one("#depth-chart .frame svg");
+  chart.setPointerCapture = () => {};
+  const edge = chart.getBoundingClientRect();
+  const point = (name, x) => chart.dispatchEvent(new PointerEvent(name, { clientX: edge.left + x, clientY: edge.top + 60, pointerId: 1, bubbles: true }));
+  point("pointermove", 300);
+  seen.tip = one("#depth-chart .tip").textContent;
+  seen.twin = one("#ranges-chart .tip").hidden;
+  point("pointerdown", 300);
+  point("pointermove", 500);
+  point("pointerup", 500);
+  seen.zoomed = left();
+  one("#depth-chart .reset").click();
+  seen.whole = left();
+  const fresh = one("#depth-chart .frame svg");
+  fresh.dispatchEvent(new PointerEvent("pointerleave"));
+  key(fresh, "ArrowRight");
+  key(fresh, "ArrowRight");
+  key(fresh, "Enter");
+  seen.byKey = one("#drawer .place").textContent;
+  one("#drawer .close").click();
+  one("#first-abnormal .link").click();
+  seen.linked = one("#drawer h2").textContent;
+  one("#drawer .close").click();
+
+  choose(one("#decision-table select"), "softmax");
+  seen.decisions = one("#decision-table .left").textContent;
+  root.setAttribute("data-seen", btoa(unescape(encodeURIComponent(JSON.stringify(seen)))));
+})().catch((error) => document.documentElement.setAttribute("data-seen", btoa(JSON.stringify({ failed: String(error.stack) }))));
