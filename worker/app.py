@@ -1,4 +1,4 @@
-"""The Celery worker: its app, the heartbeat of its consumer, and what a pool process sets up for itself."""
+"""The Celery worker: its app, and what a pool process sets up for itself."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 import signal
 import socket
 import sys
-from typing import Any, Final
+from typing import Final
 
-from celery import Celery, bootsteps, signals
+from celery import Celery, signals
 
 from worker.broker import broker_options
 from worker.client import BrokerUnavailable, Doorbell
 from worker.contract import RUN_TASK
-from worker.database.beats import drop_beat, write_beat
 from worker.database.engine import Database
 from worker.database.schema import wait_for_schema
 from worker.processes import adopt_orphans, die_with_parent
+from worker.pulse import pulse_step
 from worker.settings import Settings, read_settings
 from worker.tasks import Bench, run
 
@@ -35,7 +35,7 @@ def create_app(settings: Settings) -> Celery:
         run(bench, job_id)
 
     app.task(name=RUN_TASK)(run_one)
-    app.steps["consumer"].add(_heartbeat(settings))
+    app.steps["consumer"].add(pulse_step(settings))
     signals.setup_logging.connect(lambda **_: None, weak=False)  # ours is set up already
     signals.worker_process_init.connect(lambda **_: _prepare_pool_process(bench), weak=False)
     signals.worker_process_shutdown.connect(lambda **_: bench.close(), weak=False)
@@ -84,46 +84,6 @@ def _prepare_pool_process(bench: Bench) -> None:
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     bench.open()
-
-
-def _heartbeat(settings: Settings) -> type[bootsteps.StartStopStep]:
-    """A step whose timer ticks in the consumer's own loop: a worker that is deaf to the broker shows no pulse."""
-
-    class Heartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
-        requires = {"celery.worker.consumer.tasks:Tasks"}  # noqa: RUF012 - Celery's way to say it
-
-        def __init__(self, parent: Any, **options: Any) -> None:
-            super().__init__(parent, **options)
-            self.name_of_worker = str(parent.hostname)
-            self.timer: Any = None
-
-        def start(self, parent: Any) -> None:
-            self._beat()
-            self.timer = parent.timer.call_repeatedly(settings.worker_beat_s, self._beat)
-
-        def stop(self, _: Any) -> None:
-            if self.timer is not None:
-                self.timer.cancel()
-
-        def shutdown(self, _: Any) -> None:
-            _beat(settings, self.name_of_worker, gone=True)
-
-        def _beat(self) -> None:
-            _beat(settings, self.name_of_worker)
-
-    return Heartbeat
-
-
-def _beat(settings: Settings, name: str, *, gone: bool = False) -> None:
-    """Write the worker's row over a connection of its own: this process forks, so none may stay open."""
-    database = Database(settings.database, pooled=False)
-    try:
-        if gone:
-            drop_beat(database, name)
-        else:
-            write_beat(database, settings, name)
-    finally:
-        database.close()
 
 
 def main() -> None:

@@ -225,6 +225,19 @@ def test_f9_the_broker_is_killed_and_comes_back(make_stack: MakeStack) -> None:
     check(stack)
 
 
+def test_f9_the_broker_is_away_when_a_job_ends(make_stack: MakeStack) -> None:
+    """The acknowledgement is lost; Celery would wait for it for ever and take no other job."""
+    stack = make_stack()
+    job = stack.submit(["sleep", 0.6])
+    stack.wait_stage(job, "compare")
+    stack.broker.process.kill()
+    wait_until(lambda: "Couldn't ack" in stack.workers[0].text(), 10, "a lost acknowledgement")
+    stack.broker.start()
+    assert stack.wait_end(stack.submit(), 20)["state"] == "SUCCEEDED"
+    assert stack.state(job) == "SUCCEEDED"
+    check(stack)
+
+
 def test_f10_the_broker_comes_back_empty(make_stack: MakeStack) -> None:
     stack = make_stack()
     running = stack.submit(["sleep", 2])
