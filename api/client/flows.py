@@ -34,6 +34,9 @@ def upload(path: Path, memory: UploadMemory, on_bytes: OnBytes = silent) -> Flow
     if digest is None:
         digest = yield Work(lambda: digest_of(path))
         yield Work(lambda: memory.remember(path, sha256=digest))
+    if (yield from _is_there(digest)):
+        on_bytes(path.name, size, size)
+        return f"sha256:{digest}"
     place = known.get("upload")
     offset = (yield from _offset(place)) if place else None
     if offset is None:
@@ -49,6 +52,15 @@ def upload(path: Path, memory: UploadMemory, on_bytes: OnBytes = silent) -> Flow
     assert place is not None
     yield from _send(path, size, place, offset, on_bytes)
     return f"sha256:{digest}"
+
+
+def _is_there(digest: str) -> Flow[bool]:
+    """Whether the service has this content from us."""
+    reply = yield Call("HEAD", f"/v1/blobs/sha256:{digest}")
+    if reply.status == 404:
+        return False
+    reply.ok()
+    return True
 
 
 def _offset(place: str) -> Flow[int | None]:
