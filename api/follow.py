@@ -9,18 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import anyio
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from worker.database.engine import Database, DatabaseUnavailable
+from worker.database.submit import events_after
 from worker.database.tables import jobs
 
 LOG: Final = logging.getLogger("narrowcast.api")
 QUERY_SIZE: Final = 500
+RECENT: Final = 256
+"""Events of a followed job that are kept for all who read its stream."""
 
 
 @dataclass
@@ -30,6 +34,7 @@ class _Followed:
     number: int = 0
     waiters: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    recent: deque[Row[Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
 
 
 class Follower:
@@ -73,6 +78,13 @@ class Follower:
                     await one.news.wait()
         return one.number > after
 
+    def since(self, job_id: str, number: int) -> list[Row[Any]] | None:
+        """The events behind ``number`` when they are all here; None: ask the database."""
+        recent = self._followed[job_id].recent
+        if not recent or recent[0].number > number + 1:
+            return None
+        return [row for row in recent if row.number > number]
+
     async def _run(self) -> None:
         while True:
             if not self._followed:
@@ -84,22 +96,29 @@ class Follower:
     async def _look(self) -> None:
         names = list(self._followed)
         for start in range(0, len(names), QUERY_SIZE):
+            known = {name: self._followed[name].number for name in names[start : start + QUERY_SIZE]}
             try:
-                numbers = await anyio.to_thread.run_sync(self._numbers, names[start : start + QUERY_SIZE])
+                found = await anyio.to_thread.run_sync(self._newer, known)
             except DatabaseUnavailable as error:
                 LOG.warning("no news of jobs: %s", error)
                 return
-            for name, number in numbers.items():
-                self._tell(name, number)
+            for name, rows in found.items():
+                self._tell(name, rows)
 
-    def _tell(self, name: str, number: int) -> None:
+    def _tell(self, name: str, rows: list[Row[Any]]) -> None:
         one = self._followed.get(name)
-        if one is not None and number > one.number:
-            one.number = number
+        if one is not None and rows[-1].number > one.number:
+            one.recent.extend(rows)
+            one.number = rows[-1].number
             one.news.set()
             one.news = asyncio.Event()
 
-    def _numbers(self, names: list[str]) -> dict[str, int]:
+    def _newer(self, known: dict[str, int]) -> dict[str, list[Row[Any]]]:
+        """The newest events of every job that has events beyond the known number."""
         with self._database.read() as connection:
-            rows = connection.execute(select(jobs.c.id, jobs.c.last_event).where(jobs.c.id.in_(names)))
-            return {row.id: row.last_event for row in rows}
+            rows = connection.execute(select(jobs.c.id, jobs.c.last_event).where(jobs.c.id.in_(known))).all()
+            changed = {row.id: row.last_event for row in rows if row.last_event > known[row.id]}
+            return {
+                name: events_after(connection, name, max(known[name], number - RECENT), RECENT)
+                for name, number in changed.items()
+            }

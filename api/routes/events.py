@@ -51,15 +51,22 @@ def _number(header: str | None, query: int) -> int:
 async def _stream(service: Service, job_id: str, number: int) -> AsyncIterator[str]:
     yield "retry: 1000\n\n"
     with service.follower.following(job_id):
+        rows, ended = await service.read(lambda c: _since(c, job_id, number))
         while True:
-            rows, ended = await service.read(lambda c, after=number: _since(c, job_id, after))  # type: ignore[misc]
             for row in rows:
                 number = row.number
                 yield _format(row)
+                if row.kind == "state" and row.body["state"] in TERMINAL:
+                    return
             if ended and not rows:
                 return
             if not rows and not await service.follower.news(job_id, number, service.settings.sse_heartbeat_s):
                 yield ": still here\n\n"
+            shared = service.follower.since(job_id, number)
+            if shared is None:
+                rows, ended = await service.read(lambda c, after=number: _since(c, job_id, after))  # type: ignore[misc]
+            else:
+                rows = shared
 
 
 def _since(connection: Connection, job_id: str, number: int) -> tuple[list[Row[Any]], bool]:
