@@ -20,7 +20,7 @@ from api.envelope import LOOPBACK, Envelope
 from api.follow import Follower
 from api.limits import RateLimiter
 from api.routes import artifacts, blobs, events, health, inputs, jobs, keys, models, uploads, webhooks
-from api.service import Service
+from api.service import GLANCE_MS, Service
 from converter import __version__
 from converter.errors import OptionError
 from worker.client import Doorbell, Relay
@@ -72,6 +72,8 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
             service.relay.stop()
             service.doorbell.close()
             service.database.close()
+            if service.glance is not None:
+                service.glance.close()
 
     app = FastAPI(title="narrowcast", version=__version__, description=DESCRIPTION, lifespan=lifespan,
                   responses=_PROBLEM, docs_url="/docs", redoc_url=None)  # fmt: skip
@@ -88,7 +90,9 @@ def _service(settings: Settings, *, needs_key: bool) -> Service:
     database = Database(settings.database)
     doorbell = Doorbell(settings)
     named = frozenset() if needs_key else LOOPBACK | frozenset(settings.trusted_hosts) | _public_name(settings)
+    glance = Database(settings.database, busy_timeout_ms=GLANCE_MS) if database.is_sqlite else None
     return Service(
+        glance=glance,
         settings=settings,
         database=database,
         storage=LocalStorage(settings.store_dir),

@@ -96,7 +96,7 @@ def npz(**entries: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in (entries or {"x": b"x"}).items():
-            archive.writestr(f"{name}.npy", content)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), content)  # without the time of day
     return buffer.getvalue()
 
 

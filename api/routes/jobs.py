@@ -75,7 +75,7 @@ async def create_job(
     else:
         body = _parse(await request.body())
         if validate_only:
-            spec = (await service.read(lambda c: prepare(c, caller.tenant, body))).spec
+            spec = (await service.write(lambda c: prepare(c, caller.tenant, body))).spec
             return JSONResponse({"valid": True, "entry": spec.entry, "options": dict(spec.options)})
         asked = ["POST", "/v1/jobs", body.model_dump(mode="json")]
         act = lambda connection: submit_job(service, connection, caller, body)  # noqa: E731 - passed on by name

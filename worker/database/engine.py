@@ -52,9 +52,10 @@ def _now_postgresql(*_: Any, **__: Any) -> str:
 class Database:
     """Connections to the database at ``url``; cheap to make, opened on first use."""
 
-    def __init__(self, url: str, *, pooled: bool = True) -> None:
+    def __init__(self, url: str, *, pooled: bool = True, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
+        """``busy_timeout_ms`` is how long SQLite waits for a lock."""
         self.url = url
-        self.engine = _make_engine(url, pooled)
+        self.engine = _make_engine(url, pooled, busy_timeout_ms)
 
     @property
     def is_sqlite(self) -> bool:
@@ -89,9 +90,9 @@ def _translated() -> Iterator[None]:
         raise DatabaseUnavailable(f"the database does not answer: {getattr(error, 'orig', None) or error}") from error
 
 
-def _make_engine(url: str, pooled: bool) -> Engine:
+def _make_engine(url: str, pooled: bool, busy_timeout_ms: int) -> Engine:
     sqlite = url.startswith("sqlite")
-    arguments: dict[str, Any] = {"timeout": BUSY_TIMEOUT_MS / 1000} if sqlite else {"connect_timeout": 5}
+    arguments: dict[str, Any] = {"timeout": busy_timeout_ms / 1000} if sqlite else {"connect_timeout": 5}
     sizes: dict[str, Any] = {"pool_size": 8, "max_overflow": 48, "pool_timeout": 5} if pooled else {}
     engine = create_engine(
         url.replace("postgresql://", "postgresql+psycopg://", 1),
@@ -101,15 +102,15 @@ def _make_engine(url: str, pooled: bool) -> Engine:
         **(sizes if pooled else {"poolclass": NullPool}),
     )
     if sqlite:
-        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "connect", partial(_prepare_sqlite, busy_timeout_ms))
         event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
+def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _: object) -> None:
     connection.isolation_level = None  # SQLAlchemy says BEGIN, see _begin_sqlite
     for pragma in (
-        f"busy_timeout={BUSY_TIMEOUT_MS}",
+        f"busy_timeout={busy_timeout_ms}",
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",
