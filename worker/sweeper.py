@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import signal
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import func, select
@@ -26,6 +28,8 @@ from worker.storage import LocalStorage, Storage
 
 LOG: Final = logging.getLogger("narrowcast.sweeper")
 SCHEMA_WAIT_S: Final = 60
+PULSE: Final = Path(tempfile.gettempdir()) / "narrowcast-sweeper"
+"""Touched after every sweep of the sweeper's own process, for its health check."""
 
 
 class Chores:
@@ -39,10 +43,15 @@ class Chores:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
+    def start(self, after_sweep: Callable[[], object] = lambda: None) -> None:
         settings = self._settings
+
+        def sweep_and_tell() -> None:
+            self.sweep_once()
+            after_sweep()
+
         for name, chore, pause in (
-            ("sweep", self.sweep_once, settings.sweep_s),
+            ("sweep", sweep_and_tell, settings.sweep_s),
             ("retention", self.clear_once, settings.retention_s),
             ("webhooks", self.deliver_once, settings.webhook_poll_s),
         ):
@@ -107,7 +116,7 @@ def main() -> None:
     doorbell = Doorbell(settings)
     chores = Chores(settings, database, LocalStorage(settings.store_dir), doorbell)
     relay = Relay(database, doorbell).start()
-    chores.start()
+    chores.start(after_sweep=PULSE.touch)
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
