@@ -15,7 +15,8 @@ import typer
 from rich.console import Console
 
 from converter import terminal
-from converter.errors import OptionError
+from converter.compare.tolerances import PRESETS
+from converter.errors import EnvironmentFailure, OptionError
 from converter.formats import FORMATS
 from converter.isolation import run_isolated
 from converter.report import read_report, view
@@ -73,7 +74,7 @@ def convert(
         "verb": "convert", "model": _absolute(model), "samples": [_absolute(p) for p in samples or []],
         "output": _absolute(target_path), "report": _absolute(report), "html": _absolute(html),
         "junit": _absolute(junit), "csv": _absolute(csv), "options": _resolved(options), "threads": threads,
-        "show": True,
+        "show": _wanted(as_json, quiet),
     }  # fmt: skip
     answer = _run(request, quiet or as_json)
     _say(answer, as_json, quiet, {"model": target_path, "report": report, "html": html, "junit": junit, "csv": csv})
@@ -106,7 +107,7 @@ def validate_models(
         "verb": "validate", "reference": _absolute(reference), "model": _absolute(candidate),
         "samples": [_absolute(p) for p in samples or []], "report": _absolute(report), "html": _absolute(html),
         "junit": _absolute(junit), "csv": _absolute(csv), "options": _resolved(options), "threads": threads,
-        "show": True,
+        "show": _wanted(as_json, quiet),
     }  # fmt: skip
     answer = _run(request, quiet or as_json)
     _say(answer, as_json, quiet, {"report": report, "html": html, "junit": junit, "csv": csv})
@@ -147,7 +148,7 @@ def show_report(
     if output is None:
         sys.stdout.buffer.write(content)
     else:
-        output.write_bytes(content)
+        _write(output, content)
 
 
 @app.command()
@@ -165,6 +166,11 @@ def _run(request: Mapping[str, Any], silent: bool) -> Mapping[str, Any]:
         return run_isolated(request, show)
 
 
+def _wanted(as_json: bool, quiet: bool) -> str:
+    """How much of the report has to come back from the child."""
+    return "summary" if as_json else "" if quiet else "report"
+
+
 def _say(answer: Mapping[str, Any], as_json: bool, quiet: bool, written: Mapping[str, Path | None]) -> None:
     files = {name: str(path) for name, path in written.items() if path is not None}
     if as_json:
@@ -176,6 +182,13 @@ def _say(answer: Mapping[str, Any], as_json: bool, quiet: bool, written: Mapping
         console.print(render(json.loads(answer["shown"])))
         for name, path in files.items():
             console.print(f"{name:7} {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise EnvironmentFailure(f"'{path}' cannot be written: {error.strerror or error}; check the folder") from error
 
 
 def _text(path: Path | None) -> str | None:
@@ -192,7 +205,7 @@ def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(options)
     for name in ("policy", "tolerance", "emulate"):
         value = found.get(name)
-        if value and Path(value).suffix and not Path(value).is_absolute():
+        if value and (Path(value).suffix or (name == "tolerance" and value not in PRESETS)):
             found[name] = str(Path.cwd() / value)
     if found.get("policy") and not Path(found["policy"]).exists():
         raise OptionError(f"policy file '{options['policy']}' does not exist; check the path")

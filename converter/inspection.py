@@ -17,8 +17,10 @@ from converter.pipeline import Progress, Run, catalog, listed, quiet
 from converter.policy.context import Context
 from converter.policy.decide import decide
 from converter.ranges.batches import Batches, Source
+from converter.ranges.constants import measure_constant, survey_constants
 from converter.ranges.merge import headroom_bits, overflow_share, share_below
-from converter.ranges.observe import measure, observe
+from converter.ranges.observe import observe
+from converter.request import check_words
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import Threads
 from converter.source.onnx_file import load
@@ -45,6 +47,7 @@ def inspect(
     With samples: the range of every float value against both narrow formats, and a recommendation.
     """
     run = Run(request or ConversionRequest(), progress, threads or Threads(), breadcrumb)
+    check_words(run.request)
     with run.stage("load"):
         loaded = load(model, catalog())
         batches = None if samples is None else Batches(listed(samples), loaded.index)
@@ -70,7 +73,7 @@ def inspect(
 
 
 def _plan(index: ModelIndex, request: ConversionRequest, ranges: Mapping[int, ValueRange], to: str) -> PrecisionPlan:
-    return decide(Context(index, replace(request, to=to), ranges, measure))
+    return decide(Context(index, replace(request, to=to), ranges, measure_constant, survey_constants))
 
 
 def _value(index: ModelIndex, value_id: int, seen: ValueRange) -> dict[str, Any]:

@@ -7,6 +7,8 @@ dies with its parent.  What crosses the border is JSON and files, never pickle:
 * the child answers with JSON lines on its event pipe: ``{"event": "progress", "stage", "done", "total"}``,
   ``{"event": "warning", "message"}``, and at the end one ``{"event": "result", ...}`` or
   ``{"event": "error", "exit_status", "code", "message"}``;
+* what may be long (the report that the caller asked to see) the child leaves as ``shown.json`` in the folder, and
+  it comes back as ``shown`` in the result;
 * before each operator the child writes its name into ``breadcrumb`` in the folder, so that a native crash can
   be named.
 
@@ -35,6 +37,7 @@ from converter.errors import EnvironmentFailure, NarrowcastError, RunCrashed
 
 PROTOCOL_VERSION: Final = 1
 BREADCRUMB_BYTES: Final = 4096
+SHOWN_FILE: Final = "shown.json"
 MAX_EVENT_BYTES: Final = 16 * 2**20
 STDERR_TAIL_BYTES: Final = 64 * 2**10
 EXIT_GRACE_SECONDS: Final = 5.0
@@ -162,6 +165,9 @@ class IsolatedChild:
             self.kill()
         status = self._reap(running)
         died_of = -status if status < 0 and not self._killed else 0
+        shown = folder / SHOWN_FILE
+        if result is not None and shown.exists():
+            result = {**result, "shown": shown.read_text(encoding="utf-8", errors="surrogatepass")}
         node = crumb.read_bytes().split(b"\0", 1)[0].decode(errors="replace")
         return Outcome(status, result, died_of, node, self.log)
 

@@ -10,6 +10,7 @@ from converter.errors import ModelError
 from converter.formats import NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex, index_model
 from converter.numerics.error_sums import ErrorSums
+from converter.numerics.exact import differing, is_measured
 from converter.policy.legality import Refusal, first_opset_for, is_structured, narrow_ports
 from converter.policy.lookup import policy_for
 from converter.rewrite.adapters import CannotAdapt
@@ -154,8 +155,8 @@ def _change(expected: Any, got: Any) -> float:
         return 0.0
     if shape != getattr(got, "shape", None):
         return float("inf")
-    if expected.dtype.kind != "f":
-        return 0.0 if bool((expected == got).all()) else float("inf")
+    if not is_measured(expected):
+        return float("inf") if differing(expected, got) else 0.0
     sums = ErrorSums()
     sums.add(expected, got)
     figures = sums.figures()

@@ -11,32 +11,41 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
-from converter.compare.expected import expected_errors, measured_gains
+from converter.compare.expected import expected_errors, explained_errors
 from converter.compare.outputs import mean_interval
+from converter.compare.provider import ProviderFigures, judge_provider, measure_on_provider
 from converter.compare.run import Comparison
 from converter.compare.tolerances import allowed_for, named_tolerance
 from converter.compare.verdict import judge
 from converter.cost import estimated_gain, narrow_share, node_flops
 from converter.environment import describe
-from converter.errors import InternalError, OptionError
-from converter.formats import NARROW_FORMATS
+from converter.errors import InternalError
+from converter.formats import NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex, index_model
+from converter.numerics.exact import differing
 from converter.operators import OperatorCatalog
 from converter.opset import raise_if_needed
 from converter.policy.context import Context
 from converter.policy.decide import decide
+from converter.policy.lookup import NARROW_SUMS
 from converter.proof import Proof, Prover
 from converter.ranges.batches import Batches, Source
-from converter.ranges.observe import measure, observe
+from converter.ranges.constants import measure_constant, survey_constants
+from converter.ranges.observe import observe
 from converter.report import build
+from converter.request import check_request
 from converter.rewrite.apply import Rewritten, rewrite
 from converter.rewrite.check import check_types, interface, narrowed
+from converter.rewrite.stream import WeightStream
 from converter.runtime.formatting import FormatSpec, declared_formats, planned_formats
 from converter.runtime.interpreter import Interpreter
-from converter.runtime.session import Threads, contributed_schemas
+from converter.runtime.loading import loading_problem
+from converter.runtime.providers import chosen_provider, target_kernels
+from converter.runtime.session import CastInto, Threads, contributed_schemas
+from converter.source.final_check import checker_problem, forget_inner_shapes
 from converter.source.onnx_file import LoadedModel, load
-from converter.source.save import OutputFailure as OutputFailure
 from converter.source.save import SavedModel, save
 from converter.source.type_propagation import propagate_types
 from converter.types import (
@@ -77,7 +86,8 @@ class Run:
 
     def interpreter(self, index: ModelIndex) -> Interpreter:
         """An interpreter for a model under this run's settings."""
-        return Interpreter(index, self.threads, self.request.profile, self.request.seed, self.breadcrumb)
+        request = self.request
+        return Interpreter(index, self.threads, request.profile, request.seed, self.breadcrumb, NARROW_SUMS)
 
     @contextmanager
     def stage(self, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:
@@ -118,22 +128,56 @@ def convert(
         InternalError: narrowcast broke a promise of its own.
     """
     request = replace(request or ConversionRequest(), **options)
-    request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
     check_request(request, samples is not None)
+    request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
+    chosen_provider(request.provider)
     run = Run(request, progress, threads or Threads(), breadcrumb, checked_batches)
-    with run.stage("load"):
-        known = catalog()
-        loaded = load(model, known)
-        batches = None if samples is None else Batches(listed(samples), loaded.index)
-        raised = raise_if_needed(
-            loaded,
-            lambda: load(model, known),
-            request.to,
-            None if batches is None else lambda: (batch.feeds for batch in batches),
-            run.interpreter,
-        )
+    known = catalog()
+    problem: DoesNotLoad | None = None
+    for kept in FINENESS:
+        run.findings.clear()
+        with run.stage("load"):
+            loaded, batches = _load_raised(run, model, samples, known)
+        try:
+            conversion = _Conversion(run, loaded, batches, lambda: load(model, known), kept)
+            if problem is not None:
+                conversion.tell_coarser(problem)
+            return conversion.result(output)
+        except DoesNotLoad as error:
+            problem = error
+    raise InternalError(f"ONNX Runtime does not load the rewritten model: {problem}; this is a bug in narrowcast")
+
+
+FINENESS: tuple[frozenset[OpClass], ...] = (
+    frozenset(),
+    frozenset((OpClass.FOLLOW,)),
+    frozenset((OpClass.FOLLOW, OpClass.EXACT)),
+)
+"""Classes kept FP32, tried in turn until ONNX Runtime's optimiser can load the result; the first nearly always does."""
+
+
+class DoesNotLoad(Exception):
+    """ONNX Runtime's optimiser cannot load the rewritten model although it loads the given one."""
+
+
+def _load_raised(
+    run: Run,
+    model: str | Path | onnx.ModelProto,
+    samples: Sequence[Source] | Source | None,
+    known: OperatorCatalog,
+) -> tuple[LoadedModel, Batches | None]:
+    """The model, its operator set raised where BF16 needs it, and the batches."""
+    loaded = load(model, known)
+    batches = None if samples is None else Batches(listed(samples), loaded.index)
+    raised = raise_if_needed(
+        loaded,
+        lambda: load(model, known),
+        run.request.to,
+        None if batches is None else lambda: (batch.feeds for batch in batches),
+        run.interpreter,
+    )
     run.findings += [*raised.loaded.findings, *raised.findings]
-    return _Conversion(run, raised.loaded, batches).result(output)
+    return raised.loaded, batches
 
 
 def listed(samples: Sequence[Source] | Source) -> list[Source]:
@@ -142,42 +186,33 @@ def listed(samples: Sequence[Source] | Source) -> list[Source]:
     return [samples] if single else list(samples)  # type: ignore[list-item, arg-type]
 
 
-def check_request(request: ConversionRequest, has_samples: bool) -> None:
-    """Check options against each other.
-
-    Raises:
-        OptionError: naming the option and what it takes.
-    """
-    choices = {
-        "to": tuple(NARROW_FORMATS),
-        "io_types": ("keep", "narrow"),
-        "overflow": ("clamp", "widen"),
-        "optimise": ("size", "speed"),
-        "metrics": ("core", "all"),
-    }
-    for name, allowed in choices.items():
-        given = getattr(request, name)
-        if given not in allowed:
-            raise OptionError(f"option {name} is '{given}'; it takes {' or '.join(allowed)}")
-    if request.validate and not has_samples:
-        raise OptionError("no sample batch was given: pass --samples FILE.npz, or --no-validate to convert unchecked")
-    if request.search and not request.validate:
-        raise OptionError("--search measures errors and needs validation; leave out --no-validate")
-    if request.headroom < 1:
-        raise OptionError(f"headroom is {request.headroom}; it must be at least 1")
-
-
 class _Conversion:
     """One conversion after loading: the remaining six stages."""
 
-    def __init__(self, run: Run, loaded: LoadedModel, batches: Batches | None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        loaded: LoadedModel,
+        batches: Batches | None,
+        reload: Callable[[], LoadedModel],
+        kept: frozenset[OpClass],
+    ) -> None:
         self.run = run
+        self.reload = reload
+        self.kept = kept
         self.request = run.request
         self.loaded = loaded
         self.index: ModelIndex = loaded.index
         self.batches = batches
-        self.interpreter = run.interpreter(self.index)
+        self._interpreter: Interpreter | None = None
         self.ranges: dict[int, ValueRange] = {}
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """Made when first needed: without samples nothing is run."""
+        if self._interpreter is None:
+            self._interpreter = self.run.interpreter(self.index)
+        return self._interpreter
 
     def feeds(self) -> Iterator[Mapping[str, Any]]:
         assert self.batches is not None
@@ -189,7 +224,11 @@ class _Conversion:
             with run.stage("observe", len(self.batches)) as done:
                 self.ranges = observe(self.interpreter, self.batches, done)
         with run.stage("decide"):
-            context = Context(self.index, request, self.ranges, measure)
+            target = target_kernels(request.target)
+            has_kernel = target.runs if target else None
+            context = Context(
+                self.index, request, self.ranges, measure_constant, survey_constants, has_kernel, self.kept
+            )
             plan = decide(context)
             exact = exact_nodes(context)
             expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
@@ -212,8 +251,11 @@ class _Conversion:
             changed -= {v.name or "" for v in rewritten.model.graph.initializers.values() if _still_wide(v)}
             if compared is not None:
                 self._verify(written, compared)
-            saved = save(rewritten.model, output, external, self.loaded.training, changed) if output else None
+            saved = self._save(rewritten, output, external, changed) if output else None
+        provider = self._run_on_provider(rewritten, saved, compared, limits)
+        verdict = judge_provider(verdict, provider.reasons)
         report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, proof)
+        report = replace(report, provider_outputs=provider.outputs, timings=run.timings)
         return Conversion(None if saved else rewritten.model, report, saved.files if saved else ())
 
     def _limits(self, expected: Mapping[int, float]) -> Mapping[str, OutputTolerance]:
@@ -249,8 +291,10 @@ class _Conversion:
 
     def _layers(self, plan: PrecisionPlan, compared: Comparison | None, exact: frozenset[int]) -> Any:
         spec = planned_formats(self.index, plan)
-        gains = measured_gains(self.index, spec, exact, compared.local) if compared else {}
-        expected = expected_errors(self.index, spec, exact, gains)
+        if compared is None:
+            expected = expected_errors(self.index, spec, exact)
+        else:
+            expected = explained_errors(self.index, spec, exact, compared.accumulated)
         evidence = build.LayerEvidence(
             accumulated=compared.accumulated if compared else {},
             local=compared.local if compared else {},
@@ -269,7 +313,42 @@ class _Conversion:
         if self.request.io_types == "narrow":
             wanted = narrowed(given, NARROW_FORMATS[plan.to].type_string)
         check_types(written, wanted)
+        self._ask_checker(model)
+        self._try_loading(model)
         return written
+
+    def _try_loading(self, model: ir.Model) -> None:
+        """FP16 models load in ONNX Runtime with its optimiser on; its CPU provider runs no BF16."""
+        if self.request.to != "fp16":
+            return
+        problem = loading_problem(model)
+        if problem is not None and loading_problem(self.reload().index.model) is None:
+            raise DoesNotLoad(problem)
+
+    def tell_coarser(self, problem: Exception) -> None:
+        """Say that a coarser mix was chosen, and what the finer one ran into."""
+        kept = ", ".join(sorted(c.value for c in self.kept))
+        text = (
+            f"operators of the classes {kept} stay FP32: ONNX Runtime's optimiser cannot load the finer mix ({problem})"
+        )
+        self.run.findings.append(Finding("coarser", self.loaded.facts.name, text))
+
+    def _ask_checker(self, model: ir.Model) -> None:
+        """The result passes ONNX's own checker in full, unless the given model did not either."""
+        problem = checker_problem(model)
+        if problem is None:
+            return
+        forget_inner_shapes(model)
+        again = checker_problem(model)
+        if again is None:
+            text = f"shapes stated for inner values contradict inference and were dropped ({problem})"
+            self.run.findings.append(Finding("stale", self.loaded.facts.name, text))
+            return
+        given = checker_problem(self.reload().index.model)
+        if given is None:
+            raise InternalError(f"the rewritten model fails onnx.checker: {again}; this is a bug in narrowcast")
+        text = f"the given model fails onnx.checker itself: {given}"
+        self.run.findings.append(Finding("given-invalid", self.loaded.facts.name, text))
 
     def _verify(self, written: ModelIndex, compared: Comparison) -> None:
         """Run the rewritten graph on the first batches: it must give the bits the plan promised."""
@@ -286,6 +365,32 @@ class _Conversion:
                         f"output '{name}' of the rewritten model differs from its plan's; this is a bug in narrowcast"
                     )
 
+    def _run_on_provider(
+        self,
+        rewritten: Rewritten,
+        saved: SavedModel | None,
+        compared: Comparison | None,
+        limits: Mapping[str, OutputTolerance],
+    ) -> ProviderFigures:
+        """Run the written model whole on the provider that was asked for, against the FP32 outputs."""
+        name = chosen_provider(self.request.provider)
+        if name is None or compared is None:
+            return ProviderFigures()
+        model = saved.files[0] if saved else ir.to_proto(rewritten.model).SerializeToString()
+        with self.run.stage("compare"):
+            figures, latency = measure_on_provider(model, name, self.feeds(), compared.references, limits)
+        if latency is not None:
+            self.run.timings[f"one inference on {name}"] = latency
+        return figures
+
+    def _save(self, rewritten: Rewritten, output: str | Path, external: bool, changed: set[str]) -> SavedModel:
+        def make_caster(fmt: FloatFormat, source: Any, target: Any) -> CastInto:
+            assert fmt.onnx_type is not None
+            return CastInto(fmt.onnx_type, source, target, self.run.threads)
+
+        weights = WeightStream(make_caster, lambda done, total: self.run.progress("rewrite", done, total))
+        return save(rewritten.model, output, external, self.loaded.training, changed, weights)
+
     def _report(
         self,
         plan: PrecisionPlan,
@@ -298,7 +403,8 @@ class _Conversion:
         proof: Proof | None,
     ) -> Report:
         run, facts = self.run, self.loaded.facts
-        findings = [*run.findings, *self.interpreter.findings, *self._reference_findings()]
+        ran = self._interpreter.findings if self._interpreter else []
+        findings = [*run.findings, *ran, *self._reference_findings()]
         if not plan.narrow_nodes():
             text = f"nothing was left to convert: every node is narrow already or stays FP32 (to {plan.to})"
             findings.append(Finding("nothing-to-do", facts.name, text))
@@ -403,7 +509,7 @@ def same_bits(expected: Any, got: Any) -> bool:
     if isinstance(expected, np.ndarray):
         if not isinstance(got, np.ndarray) or expected.shape != got.shape:
             return False
-        return bool(np.array_equal(expected, got, equal_nan=expected.dtype.kind == "f"))
+        return expected.dtype == got.dtype and not differing(expected, got)
     return True
 
 

@@ -206,6 +206,19 @@ class ValueRange:
         return self.nan_count + self.posinf_count + self.neginf_count
 
 
+@dataclass(frozen=True, slots=True)
+class Magnitudes:
+    """The cheap part of a constant's range.
+
+    ``absmax`` and ``mean_square`` (to three digits) mean something only when ``finite``: every element is
+    finite, and so is the sum of their squares in FP32.
+    """
+
+    absmax: float
+    mean_square: float
+    finite: bool
+
+
 # ----------------------------------------------------------------------------------------------- plan
 
 
@@ -506,6 +519,16 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class ProviderOutput:
+    """One float output of the converted model as a real provider computed it, against FP32; worst batch."""
+
+    value: str
+    provider: str
+    rel_l2_error: float | None
+    misplaced_nonfinite: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything a conversion found; ``report.json_view`` writes it, the other views read that."""
 
@@ -525,6 +548,7 @@ class Report:
     price_list: tuple[PricePoint, ...] = ()
     policy: tuple[PolicyOverride, ...] = ()
     """What repair or search kept FP32, as rules for ``--policy``."""
+    provider_outputs: tuple[ProviderOutput, ...] = ()
     first_abnormal: str = ""
     batches: int = 0
     timings: Mapping[str, float] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from converter.compare.expected import expected_errors
+from converter.compare.expected import expected_errors, explained_errors
 from converter.compare.lockstep import SideBySide
 from converter.compare.outputs import OutputRecord, compare_outputs
 from converter.compare.run import Comparison
@@ -24,8 +24,10 @@ from converter.operators import canonical_domain
 from converter.pipeline import Progress, Run, catalog, exact_nodes, listed, output_rows, quiet
 from converter.policy.context import Context
 from converter.ranges.batches import Batches, Source
-from converter.ranges.observe import measure, observe
+from converter.ranges.constants import measure_constant, survey_constants
+from converter.ranges.observe import observe
 from converter.report import build
+from converter.request import check_words
 from converter.runtime.formatting import declared_formats
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import Threads
@@ -62,8 +64,8 @@ def validate(
     """
     if samples is None:
         raise OptionError("no sample batch was given; pass --samples FILE.npz")
-    run = Run(request or ConversionRequest(), progress, threads or Threads(), breadcrumb)
-    run.request = replace(run.request, **options)
+    run = Run(replace(request or ConversionRequest(), **options), progress, threads or Threads(), breadcrumb)
+    check_words(run.request)
     with run.stage("load"):
         known = catalog()
         given, other = load(reference, known), load(candidate, known)
@@ -75,7 +77,7 @@ def validate(
     with run.stage("observe", len(batches)) as done:
         ranges = observe(left, batches, done)
     spec = declared_formats(other.index, "candidate")
-    context = Context(other.index, request, {}, measure)
+    context = Context(other.index, request, {}, measure_constant, survey_constants)
     expected = expected_errors(other.index, spec, _never_rounding(context))
     limits = {
         v.name or "": allowed_for(v.name or "", expected.get(other.index.id_of(v)), _tolerance(request), request)
@@ -87,7 +89,8 @@ def validate(
         plan = _as_plan(other.index, request.to)
         outputs = output_rows(other.index, plan, compared, limits, expected)
         verdict = judge(outputs, compared.failures)
-    evidence = _by_candidate_value(given.index, other.index, compared, ranges, expected)
+    explained = explained_errors(other.index, spec, _never_rounding(context), compared.accumulated)
+    evidence = _by_candidate_value(given.index, other.index, compared, ranges, explained)
     layers = build.layer_rows(other.index, plan, evidence)
     flops = node_flops(other.index, {})
     narrow = plan.narrow_nodes()

@@ -2,7 +2,7 @@
 
 Relative errors of independent roundings add in squares.  A product passes on the errors of all its operands, a
 sum at most the largest of them (cancellation is what the model does not expect, and what the report then calls
-abnormal); a narrow result adds one rounding.  Where a node's amplification was measured it scales what comes in.
+abnormal); a narrow result adds one rounding.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from converter.graph import ModelIndex
+from converter.graph import ModelIndex, holds_floats
 from converter.numerics.expectation import expected_output_rounding
 from converter.operators import canonical_domain
 from converter.runtime.formatting import FormatSpec
@@ -24,46 +24,34 @@ _PRODUCTS = frozenset(
 )  # fmt: skip
 
 
-def expected_errors(
-    index: ModelIndex, spec: FormatSpec, exact: frozenset[int], gains: Mapping[int, float] | None = None
-) -> dict[int, float]:
-    """Expected relative L2 error by value id, for every float value.
-
-    ``exact`` are nodes that never round; ``gains`` the measured amplification of nodes (1 where not given).
-    """
-    model = _Model(index, spec, exact, gains or {})
+def expected_errors(index: ModelIndex, spec: FormatSpec, exact: frozenset[int]) -> dict[int, float]:
+    """Expected relative L2 error by value id, for every float value; ``exact`` are nodes that never round."""
+    model = _Model(index, spec, exact)
     for value_id in range(len(index.values)):
         if index.producer[value_id] < 0 and value_id not in index.constants:
             model.square[value_id] = model.own(value_id, rounds=True)
     for node_id in _execution_order(index):
         model.node(node_id)
-    return {v: math.sqrt(s) for v, s in model.square.items() if index.is_float(v)}
+    return {v: math.sqrt(s) for v, s in model.square.items() if holds_floats(index.types[v])}
 
 
-def measured_gains(
-    index: ModelIndex, spec: FormatSpec, exact: frozenset[int], local: Mapping[int, ErrorFigures]
+def explained_errors(
+    index: ModelIndex, spec: FormatSpec, exact: frozenset[int], accumulated: Mapping[int, ErrorFigures]
 ) -> dict[int, float]:
-    """Amplification of nodes, from their local errors: what is beyond their own rounding came from their inputs.
+    """Relative L2 error by value id that a node's inputs and its own rounding explain.
 
-    Only nodes that read something rounded can be measured; others pass errors on as they are.  Damping (a gain
-    below one) is not counted on: it holds for a node's own small roundings, not for what has piled up before it.
+    ``accumulated`` are the measured errors.  Unlike ``expected_errors`` each node starts from what really arrived,
+    so that an amplification (or a clamp) shows at the node that makes it and nowhere behind it.
     """
-    gains: dict[int, float] = {}
-    for node_id, outputs in enumerate(index.outputs):
-        seen = [local[v].rel_l2_error for v in outputs if v in local]
-        errors = [e for e in seen if e is not None]
-        model = _Model(index, spec, exact, {})
-        arriving = model.arriving(node_id, alone=True)
-        if not errors or arriving <= 0.0:
-            continue
-        own = max(model.own(v, node_id not in exact) for v in outputs if v >= 0)
-        beyond = max(max(errors) ** 2 - own, 0.0)
-        gains[node_id] = min(max(math.sqrt(beyond / arriving), 1.0), MAX_GAIN)
-    return gains
-
-
-MAX_GAIN = 1e4
-"""A local error that is all of the value says nothing about how small errors grow."""
+    model = _Model(index, spec, exact)
+    model.square = {v: (f.rel_l2_error or 0.0) ** 2 for v, f in accumulated.items()}
+    explained: dict[int, float] = {}
+    for node_id in _execution_order(index):
+        before = {v: model.square[v] for v in index.outputs[node_id] if v in model.square}
+        model.node(node_id)
+        explained.update((v, math.sqrt(model.square[v])) for v in index.outputs[node_id] if v in model.square)
+        model.square.update(before)
+    return {v: e for v, e in explained.items() if holds_floats(index.types[v])}
 
 
 def _execution_order(index: ModelIndex) -> list[int]:
@@ -88,11 +76,10 @@ def _execution_order(index: ModelIndex) -> list[int]:
 class _Model:
     """Mean square relative errors, filled in execution order."""
 
-    def __init__(self, index: ModelIndex, spec: FormatSpec, exact: frozenset[int], gains: Mapping[int, float]) -> None:
+    def __init__(self, index: ModelIndex, spec: FormatSpec, exact: frozenset[int]) -> None:
         self.index = index
         self.spec = spec
         self.exact = exact
-        self.gains = gains
         self.square: dict[int, float] = {}
 
     def own(self, value_id: int, rounds: bool) -> float:
@@ -105,24 +92,24 @@ class _Model:
         if bodies:
             self._hand_on(node_id, list(bodies.values()))
             return
-        arriving = self.arriving(node_id) * self.gains.get(node_id, 1.0) ** 2
+        arriving = self.arriving(node_id)
         for value_id in index.outputs[node_id]:
             if value_id >= 0:
                 self.square[value_id] = arriving + self.own(value_id, node_id not in self.exact)
 
-    def arriving(self, node_id: int, alone: bool = False) -> float:
-        """Mean square error at a node's inputs; ``alone`` counts what storage and casts round and nothing else."""
+    def arriving(self, node_id: int) -> float:
+        """Mean square error at a node's inputs, its casts included."""
         index = self.index
-        floats = [(k, v) for k, v in enumerate(index.inputs[node_id]) if index.is_float(v)]
-        incoming = [self._read(node_id, k, v, alone) for k, v in floats]
+        floats = [(k, v) for k, v in enumerate(index.inputs[node_id]) if v >= 0 and holds_floats(index.types[v])]
+        incoming = [self._read(node_id, k, v) for k, v in floats]
         node = index.nodes[node_id]
         product = canonical_domain(node.domain) != "" or node.op_type in _PRODUCTS
         return sum(incoming) if product else max(incoming, default=0.0)
 
-    def _read(self, node_id: int, position: int, value_id: int, alone: bool) -> float:
+    def _read(self, node_id: int, position: int, value_id: int) -> float:
         reads = self.spec.reads.get(node_id)
         wanted = reads[position] if reads else None
-        arriving = self.own(value_id, rounds=True) if alone else self.square.get(value_id, 0.0)
+        arriving = self.square.get(value_id, 0.0)
         if wanted is not None and self.spec.stored[value_id] is not wanted:
             arriving += expected_output_rounding(wanted) ** 2
         return arriving

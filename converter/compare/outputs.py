@@ -11,6 +11,7 @@ import numpy as np
 
 from converter.formats import FP32, FloatFormat
 from converter.numerics.error_sums import ErrorSums, worst
+from converter.numerics.exact import differing, is_measured
 from converter.numerics.full_metrics import combine_full, full_figures
 from converter.types import ErrorFigures
 
@@ -34,7 +35,7 @@ class OutputRecord:
             self._add_sequence(reference, value, batch)
         elif isinstance(reference, np.ndarray) and isinstance(value, np.ndarray):
             self._add_arrays([(reference, value)], batch)
-        elif not _same_native(reference, value):
+        elif reference is not value:
             self.mismatches += 1
 
     def _add_sequence(self, reference: list[Any], value: Any, batch: int) -> None:
@@ -52,12 +53,12 @@ class OutputRecord:
             if reference.shape != value.shape:
                 self._mismatch(f"shape {list(reference.shape)} became {list(value.shape)}")
                 return
-            if reference.dtype.kind == "f":
+            if is_measured(reference):
                 floats = True
                 sums.add(reference, value, self.fmt)
                 full.append(full_figures(sums.figures(), reference, value, self.fmt or FP32))
             else:
-                self.mismatches += int(np.sum(reference != value))
+                self.mismatches += differing(reference, value)
         if floats:
             self._keep(combine_full(sums.figures(), full), batch)
 
@@ -72,14 +73,6 @@ class OutputRecord:
         self.mismatches += 1
         self.problem = self.problem or problem
         self.errors.append(math.inf)
-
-
-def _same_native(reference: Any, value: Any) -> bool:
-    if reference is None or value is None:
-        return reference is value
-    if hasattr(reference, "numpy") or hasattr(value, "numpy"):
-        return bool(type(reference) is type(value))
-    return bool(reference == value)
 
 
 def compare_outputs(

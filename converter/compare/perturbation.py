@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from converter.compare.sensitivity import MAX_GAIN_SQUARE, Edge, Sensitivity
+from converter.compare.probe import Probe
+from converter.compare.regions import find_regions
+from converter.compare.sensitivity import MAX_GAIN_SQUARE, Edge, JointGain, Sensitivity
 from converter.compare.tap import held
 from converter.formats import FloatFormat
 from converter.graph import ModelIndex
 from converter.numerics.error_sums import DifferenceNorm
+from converter.numerics.exact import is_measured
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.program import Step
 from converter.runtime.session import KernelFailure
@@ -55,11 +58,17 @@ class PerturbationTap:
         self._flips: dict[Edge, tuple[int, int]] = {}
         self._constants: dict[int, float] = {}
         self._run: Interpreter | None = None
+        self._regions = find_regions(index)
+        self._probes: list[tuple[Probe, dict[tuple[int, int], DifferenceNorm]]] = []
+        self._joint: dict[tuple[int, int], DifferenceNorm] = {}
+        self._joint_noise: dict[tuple[int, int], DifferenceNorm] = {}
 
     def step(self, run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
         """Run the node again for each FP32 input, with only that input perturbed."""
         self._run = run
         feeds = run.gather(streams[0], step)
+        for probe, _ in self._probes:
+            probe.step(run, step, feeds)
         places = [k for k, v in enumerate(step.inputs) if v >= 0]
         for slot, position in enumerate(places):
             value_id = step.inputs[position]
@@ -97,7 +106,9 @@ class PerturbationTap:
         finite = array[np.isfinite(array)]
         scale = float(np.sqrt(np.mean(np.square(finite, dtype=np.float64)))) if finite.size else 0.0
         noise = np.resize(self._noise, array.shape)
-        return array + np.float32(scale * self._fmt.unit_roundoff) * noise
+        # A short sample's own norm is off by a few per cent, which over a thousand nodes would be everything.
+        norm = float(np.sqrt(np.mean(np.square(noise, dtype=np.float64)))) if noise.size else 1.0
+        return array + np.float32(scale * self._fmt.unit_roundoff / (norm or 1.0)) * noise
 
     def _constant_error(self, run: Interpreter, value_id: int, array: Any) -> None:
         if value_id not in self._constants:
@@ -113,16 +124,28 @@ class PerturbationTap:
             return
         for norms, edge, result in self._pending.pop(value_id, ()):
             self._close(norms, edge, reference, result)
+        for probe, joint in self._probes:
+            probe.value(value_id, reference, joint)
+        producer = self._index.producer[value_id]
+        self._probes = [(p, j) for p, j in self._probes if p.region.end != producer]
         if self._index.is_wide(value_id) and self._run is not None:
             rounded = held(self._run, reference, self._fmt, self._bounds.get(value_id), clamp_first=True)
             self._rounding.setdefault(value_id, DifferenceNorm()).add(reference, rounded)
+            self._start_probes(value_id, reference, rounded)
+
+    def _start_probes(self, value_id: int, reference: Any, rounded: Any) -> None:
+        """Send the rounding, and noise, through the region of a value that is read more than once."""
+        region = self._regions.get(value_id)
+        if region is not None:
+            self._probes.append((Probe(region, rounded), self._joint))
+            self._probes.append((Probe(region, self._noisy(reference)), self._joint_noise))
 
     def _close(self, norms: dict[Edge, DifferenceNorm], edge: Edge, reference: Any, result: Any) -> None:
         rounded = norms is self._edges
         if not isinstance(result, np.ndarray) or result.shape != reference.shape:
             if rounded:
                 self._flips[edge] = (1, 1)
-        elif reference.dtype.kind == "f":
+        elif is_measured(reference):
             norms.setdefault(edge, DifferenceNorm()).add(reference, result)
             if rounded and bool(np.any(np.isfinite(reference) != np.isfinite(result))):
                 self._flips[edge] = (1, 1)
@@ -142,7 +165,24 @@ class PerturbationTap:
             edges=edges,
             noise_gains={e: min(_square(n.relative()) / unit, MAX_GAIN_SQUARE) for e, n in self._noise_edges.items()},
             constants={v: e**2 for v, e in self._constants.items()},
+            joint=self._joint_gains(),
         )
+
+    def _joint_gains(self) -> dict[int, JointGain]:
+        """Squared gains from a value to the outputs of its region's end, its readers seeing the same error."""
+        gains: dict[int, JointGain] = {}
+        unit = self._fmt.unit_roundoff**2
+        for value_id, region in self._regions.items():
+            error = _square(self._rounding[value_id].relative()) if value_id in self._rounding else 0.0
+            outputs = {}
+            for made in self._index.outputs[region.end]:
+                rounded, noise = self._joint.get((value_id, made)), self._joint_noise.get((value_id, made))
+                if rounded is not None and noise is not None and error > 0.0:
+                    proportional = min(_square(rounded.relative()) / error, MAX_GAIN_SQUARE)
+                    outputs[made] = (proportional, min(_square(noise.relative()) / unit, MAX_GAIN_SQUARE))
+            if outputs:
+                gains[value_id] = JointGain(region.nodes, outputs)
+        return gains
 
 
 def _square(relative: float | None) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from converter.graph import ModelIndex
+from converter.graph import ModelIndex, holds_floats
 
 MIXING = frozenset(
     (
@@ -32,6 +32,17 @@ Edge = tuple[int, int, int]
 """(node id, input position, output position)."""
 
 
+@dataclass(frozen=True, slots=True)
+class JointGain:
+    """Squared gains of an error that all readers of a value see, to where their paths meet.
+
+    ``outputs``: value made there -> (gain of a proportional error, gain of spread noise).
+    """
+
+    nodes: frozenset[int]
+    outputs: Mapping[int, tuple[float, float]]
+
+
 @dataclass(eq=False)
 class Sensitivity:
     """Squared relative errors: of rounding each value, and at a reader's output when one input is rounded.
@@ -44,6 +55,7 @@ class Sensitivity:
     edges: Mapping[Edge, float]
     noise_gains: Mapping[Edge, float]
     constants: Mapping[int, float]
+    joint: Mapping[int, JointGain] = field(default_factory=dict)
     output_weights: dict[int, float] = field(default_factory=dict)
     """Value id of a graph output -> weight of an error that leaves there."""
     weights: dict[int, float] = field(default_factory=dict)
@@ -57,7 +69,7 @@ class Sensitivity:
         for weights in (self.weights, self.spread, self.output_weights):
             weights.clear()
         for value_id, limit in limits.items():
-            floats = self.index.is_float(value_id)
+            floats = holds_floats(self.index.types[value_id])
             self.output_weights[value_id] = 1.0 / max(limit, 1e-12) ** 2 if floats else FLIP_WEIGHT
             self._add(value_id, self.output_weights[value_id], self.output_weights[value_id])
         nodes: list[list[int]] = [[] for _ in self.index.scopes]
@@ -73,12 +85,24 @@ class Sensitivity:
 
     def _backward(self, scope_id: int, nodes: list[list[int]]) -> None:
         for node_id in reversed(nodes[scope_id]):
+            for value_id in self.index.outputs[node_id]:
+                self._see_jointly(value_id)
             if self.index.bodies.get(node_id):
                 self._through_bodies(node_id, nodes)
                 continue
             for position, value_id in enumerate(self.index.inputs[node_id]):
                 if value_id >= 0:
                     self._add(value_id, *self._arriving(node_id, position))
+
+    def _see_jointly(self, value_id: int) -> None:
+        """Replace the edge-by-edge weights of a value by those of its whole region, once all its readers are done."""
+        gain = self.joint.get(value_id)
+        if gain is None:
+            return
+        mixes = any(self.index.nodes[n].op_type in MIXING for n in gain.nodes)
+        behind = self.spread if mixes else self.weights
+        self.weights[value_id] = sum(g * behind.get(made, 0.0) for made, (g, _) in gain.outputs.items())
+        self.spread[value_id] = sum(g * self.spread.get(made, 0.0) for made, (_, g) in gain.outputs.items())
 
     def _after(self, node_id: int, made: int) -> float:
         """Weight, behind a node, of what a proportional error at its input becomes."""

@@ -10,6 +10,7 @@ import numpy as np
 from converter.formats import FloatFormat
 from converter.graph import ModelIndex, holds_floats
 from converter.numerics.error_sums import ErrorSums, worst
+from converter.numerics.exact import is_measured
 from converter.numerics.full_metrics import combine_full, full_figures
 from converter.runtime.formatting import FormatSpec, limited
 from converter.runtime.interpreter import Interpreter
@@ -101,7 +102,7 @@ class LocalTap:
             return
         feeds = [planned_feed(run, reference, self._spec, step, k) for k, v in enumerate(step.inputs) if v >= 0]
         feeds += [reference.load(v) for v in step.captured]
-        narrow = self._spec.stored[step.outputs[0]] is not None
+        narrow = self._spec.made_by(step.outputs)
         try:
             results = run.execute(step, feeds, 0, narrow)
         except (KernelFailure, StructureFailure):
@@ -115,7 +116,7 @@ class LocalTap:
         reference = values[0]
         if not isinstance(local, np.ndarray) or not isinstance(reference, np.ndarray):
             return
-        if local.dtype.kind != "f" or local.shape != reference.shape:
+        if not is_measured(local) or local.shape != reference.shape:
             return
         self._sums.setdefault(value_id, ErrorSums()).add(reference, local, self._spec.stored[value_id])
 

@@ -34,6 +34,19 @@ def expected_loss(seen: ValueRange, fmt: FloatFormat) -> float:
     return math.sqrt(float((counts * lost).sum()) / total)
 
 
+def loss_bound(mean_square: float, fmt: FloatFormat) -> float:
+    """An upper bound of ``expected_loss`` from the mean square of all elements (zeros included).
+
+    Every element loses at most ``eps²/12`` of its binade's square and ``s²/12`` (``s``: the smallest subnormal), and
+    an element's square is less than four times its binade's: in sums ``loss² <= eps²/28 + s²/(7 mean_square)``.
+    A tenth is added for what the mean square may be off.
+    """
+    if mean_square <= 0.0:
+        return math.inf
+    square = fmt.eps**2 / 28 + fmt.smallest_subnormal**2 / (7 * mean_square)
+    return math.sqrt(1.1 * square)
+
+
 def flushed_share(seen: ValueRange, fmt: FloatFormat) -> float:
     """Share of the non-zero elements that lie in binades below half the smallest subnormal: they become zero."""
     counts = np.asarray(seen.exponents, np.float64)[:-1]

@@ -73,14 +73,14 @@ class RangeSums:
                 self._integral = self._integral and _is_integral(piece)
                 self._add_chunk(piece if piece.dtype == np.float32 else _inside_float32(piece))
 
-    def result(self) -> ValueRange:
-        """Return the range of everything added so far."""
+    def result(self, shape: tuple[int, ...] | None = None) -> ValueRange:
+        """Return the range of everything added so far; ``shape``: of the whole, when it was added in pieces."""
         nothing = self._minimum > self._maximum
         minimum, maximum = (0.0, 0.0) if nothing else (self._minimum, self._maximum)
         exponents = self._exponents.tolist()
         exponents[0] -= self._zeros
         return ValueRange(
-            shape=self._shape,
+            shape=self._shape if shape is None else shape,
             count=self._count,
             zeros=self._zeros,
             minimum=minimum,

@@ -14,6 +14,7 @@ from converter.policy.clamps import clamp_sites
 from converter.policy.context import Context, Rule
 from converter.policy.layout import Layout, lay_out
 from converter.policy.legality import Ports, Refusal, float_ports, is_structured
+from converter.policy.rules.casts import paying_casts, smaller_side
 from converter.policy.rules.constants import constants
 from converter.policy.rules.eps_division import eps_division
 from converter.policy.rules.hidden_range import hidden_range
@@ -107,6 +108,11 @@ def _refusals(
         if override.format == FP32.name:
             refused[node_id] = Refusal(node_id, "override", f"kept FP32 by {override.origin or 'an override'}")
     narrow = _candidates(context)
+    for node_id in narrow - forced:
+        row = context.row(node_id)
+        if row is not None and row.op_class in context.kept_classes:
+            text = "ONNX Runtime's optimiser makes an invalid model of a finer mix of formats (measured by loading it)"
+            refused.setdefault(node_id, Refusal(node_id, "loads", text))
     for rule in RULES:
         left = frozenset(n for n in narrow if n not in refused and n not in forced)
         for refusal in rule(context, left):
@@ -118,7 +124,7 @@ def _settle(
     context: Context, narrow: frozenset[int], refused: dict[int, Refusal], forced: frozenset[int]
 ) -> tuple[frozenset[int], dict[int, Refusal]]:
     """Apply what depends on neighbours: readers without a float result, and islands."""
-    for step in (_lone_readers, islands, _lone_readers):
+    for step in (_lone_readers, islands, smaller_side, paying_casts, islands, _lone_readers):
         for refusal in list(step(context, narrow)):
             if refusal.node_id not in forced:
                 refused.setdefault(refusal.node_id, refusal)

@@ -30,11 +30,11 @@ def reduction_depth(context: Context, node_id: int) -> int | None:
 def _shape(context: Context, value_id: int) -> tuple[int, ...] | None:
     if value_id < 0:
         return None
-    seen = context.seen(value_id)
-    if seen is not None:
-        return seen.shape
     tensor = context.index.constants.get(value_id)
-    return None if tensor is None else tuple(int(d) for d in tensor.shape.numpy())
+    if tensor is not None:
+        return tuple(int(d) for d in tensor.shape.numpy())
+    seen = context.seen(value_id)
+    return None if seen is None else seen.shape
 
 
 def _input_shape(context: Context, node_id: int, position: int = 0) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ import onnx.defs
 from converter.formats import FloatFormat
 from converter.graph import ModelIndex
 from converter.operators import OperatorSchema, canonical_domain
+from converter.policy.kernels import kernel_gap
 from converter.types import Evidence, OpPolicy
 
 STRUCTURED = frozenset(("If", "Loop", "Scan", "SequenceMap"))
@@ -77,7 +78,8 @@ def narrow_ports(index: ModelIndex, node_id: int, row: OpPolicy | None, fmt: Flo
         port = schema.output_port(position)
         narrow = port is not None and port.type_var in chosen
         outputs.append("other" if not index.is_wide(value_id) else "narrow" if narrow else "wide")
-    return Ports(inputs, tuple(outputs))
+    gap = kernel_gap(index, node_id, inputs, outputs, fmt)
+    return Refusal(node_id, "kernel", gap) if gap else Ports(inputs, tuple(outputs))
 
 
 def _narrow_vars(
@@ -90,11 +92,16 @@ def _narrow_vars(
         if port is not None and index.is_wide(value_id):
             wide[port.type_var] = True
     outputs = set(wide)
+    bound = set()
     for position, value_id in enumerate(index.inputs[node_id]):
         port = schema.input_port(position)
-        if port is not None and index.is_wide(value_id):
-            wide.setdefault(port.type_var, True)
-    wanted = [v for v in wide if (v in row.narrow_vars if row.narrow_vars else v in outputs)]
+        if port is not None and value_id >= 0:
+            bound.add(port.type_var)
+            if index.is_wide(value_id):
+                wide.setdefault(port.type_var, True)
+    # A state whose initial value is left out takes the type of the other inputs.
+    free = {p.type_var for p in schema.inputs if p.optional} - bound
+    wanted = [v for v in wide if v in free or (v in row.narrow_vars if row.narrow_vars else v in outputs)]
     chosen = {v for v in wanted if schema.allows(v, fmt.type_string)}
     barred = [v for v in wanted if v not in chosen]
     if any(v in outputs for v in barred) and not any(v in outputs for v in chosen):
@@ -121,6 +128,13 @@ def _input_want(
     if port.name in row.keep_wide and not _bound_elsewhere(schema, port.type_var, position):
         return "wide"
     return "narrow" if port.type_var in chosen else "wide"
+
+
+def has_own_type(index: ModelIndex, node_id: int, position: int) -> bool:
+    """Whether the type of an input of a node is no other port's business."""
+    schema = index.schema(node_id)
+    port = schema.input_port(position) if schema else None
+    return schema is not None and port is not None and not _bound_elsewhere(schema, port.type_var, position)
 
 
 def _bound_elsewhere(schema: OperatorSchema, type_var: str, position: int) -> bool:

@@ -37,3 +37,7 @@ def policy_for(domain: str, op_type: str, opset: int) -> OpPolicy | None:
         if row.since <= opset and (row.until is None or opset <= row.until):
             return row
     return _DEFAULTS.get(op_type) if domain == "" else None
+
+
+NARROW_SUMS: Final = frozenset(row.op_type for row in TABLE if row.accumulate == "narrow")
+"""Operators that some hardware sums in the narrow format (matrix units with a half-precision accumulator, NPUs)."""

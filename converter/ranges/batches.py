@@ -83,7 +83,8 @@ def _read(source: Source, index: ModelIndex) -> dict[str, Array]:
 
 def _read_npz(path: Path, index: ModelIndex) -> dict[str, Array]:
     del index
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as stream:
+        archive = np.load(stream, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds a single array, not an archive of named arrays")
         return {key: archive[key] for key in archive.files}
@@ -96,7 +97,11 @@ def _read_npy(path: Path, index: ModelIndex) -> dict[str, Array]:
             f"'{path}' holds one unnamed array, but the model has {len(names)} inputs ({', '.join(names)}); "
             "use an .npz with their names"
         )
-    return {names[0]: np.load(path, allow_pickle=False)}
+    with path.open("rb") as stream:
+        array = np.load(stream, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it holds an archive of named arrays, not a single one; call it .npz")
+    return {names[0]: array}
 
 
 def _read_safetensors(path: Path, index: ModelIndex) -> dict[str, Array]:

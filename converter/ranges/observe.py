@@ -57,10 +57,3 @@ def observe(
             found[value_id] = merge(found[value_id], seen) if value_id in found else seen
         progress(number + 1)
     return found
-
-
-def measure(array: np.ndarray[Any, np.dtype[Any]]) -> ValueRange:
-    """The range of one array."""
-    sums = RangeSums()
-    sums.add(array)
-    return sums.result()

@@ -7,7 +7,7 @@ Facts are from the ONNX operator changelog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +20,14 @@ class CannotAdapt(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node to adapt, with a maker of fresh names."""
+    """A node to adapt, with a maker of fresh names and the ranks of values whose shape the file does not say."""
 
     node: ir.Node
     fresh: Callable[[str], str]
+    ranks: Mapping[ir.Value, int]
+
+    def rank(self, value: ir.Value) -> int | None:
+        return len(value.shape) if value.shape is not None else self.ranks.get(value)
 
     def constant(self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ir.Value:
         """A Constant node in front of the node; returns its output."""
@@ -121,7 +125,7 @@ def _flattening(site: Site) -> None:
     assert source is not None
     attribute = node.attributes.get("axis")
     axis = 1 if attribute is None else attribute.as_int()
-    rank = None if source.shape is None else len(source.shape)
+    rank = site.rank(source)
     if axis == -1 or (rank is not None and axis == rank - 1):
         node.attributes["axis"] = ir.AttrInt64("axis", -1)
         return

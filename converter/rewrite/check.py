@@ -58,7 +58,10 @@ def _broken(after: str, message: str) -> InternalError:
 
 
 class _Names:
-    """Walks all scopes with what is visible; a body's additions go again when it ends."""
+    """Walks all scopes with what is visible; a body's additions go again when it ends.
+
+    Inputs and initializers of a body may hide an outer name, as ONNX allows.
+    """
 
     def __init__(self, after: str) -> None:
         self.after = after
@@ -67,15 +70,19 @@ class _Names:
 
     def scope(self, graph: ir.Graph) -> None:
         added: list[ir.Value] = []
-        for value in dict.fromkeys((*graph.inputs, *graph.initializers.values())):
+        outer = self.names
+        formal = list(dict.fromkeys((*graph.inputs, *graph.initializers.values())))
+        self.names = outer - {v.name or "" for v in formal}
+        for value in formal:
             self._add(value, added)
+        self.names |= outer
         for node in graph:
             self._node(node, added)
         for value in graph.outputs:
             if value not in self.known:
                 raise _broken(self.after, f"graph output '{value.name}' is never made")
         self.known.difference_update(added)
-        self.names.difference_update(v.name or "" for v in added)
+        self.names = outer
 
     def _node(self, node: ir.Node, added: list[ir.Value]) -> None:
         for value in node.inputs:

@@ -88,10 +88,11 @@ def _give_away_name(draft: Draft, value_id: int, graph: ir.Graph, position: int,
     """Make a cast the graph output; in the main graph it takes the public name."""
     inner = draft.value(value_id)
     declared = graph.outputs[position]
+    renamed = cast.is_graph_output()  # the same value stands twice among the outputs
     graph.outputs[position] = cast
     if cast.shape is None:
         cast.shape = declared.shape
-    if public and inner.name:
+    if public and inner.name and not renamed:
         name = inner.name
         inner.name = draft.fresh(f"{name}_{draft.plan.stored[value_id]}")
         cast.name = name

@@ -75,10 +75,14 @@ def run_loop(run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
                 _take_iteration(run, loop, scope_id, carried)
         run.free_scope(scope_id, group)
         iteration += 1
+
+    def leave(loop: _LoopState) -> None:
+        stacked = [_stack(items, graph.outputs[1 + carried + k]) for k, items in enumerate(loop.collected)]
+        _store_outputs(loop.stream, step, [*loop.states, *stacked])
+
     for loop in loops:
         if loop.stream.failure is None:
-            stacked = [_stack(items, graph.outputs[1 + carried + k]) for k, items in enumerate(loop.collected)]
-            _store_outputs(loop.stream, step, [*loop.states, *stacked])
+            run.guarded(step, [loop.stream], lambda ended=loop: leave(ended))  # type: ignore[misc]
 
 
 def _enter_loop(step: Step, stream: Stream, scans: int) -> _LoopState:
@@ -94,6 +98,12 @@ def _take_iteration(run: Interpreter, loop: _LoopState, scope_id: int, carried: 
     loop.states = [run.leave(loop.stream, scope_id, 1 + k) for k in range(carried)]
     for k, items in enumerate(loop.collected):
         items.append(run.leave(loop.stream, scope_id, 1 + carried + k))
+
+
+_States = dict[int, list[Any]]
+"""Values of the carried states by the position of a stream."""
+_Collected = dict[int, list[list[Any]]]
+"""Per scan input or output the values of all iterations, by the position of a stream."""
 
 
 def run_scan(run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
@@ -112,26 +122,28 @@ def run_scan(run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
         }
         initial = {s.position: [_read(s, step, k) for k in range(states)] for s in stream_group}
         finals, collected = _scan(run, step, stream_group, initial, sequences)
-        for stream in _alive(stream_group):
+
+        def leave(stream: Stream, finals: _States = finals, collected: _Collected = collected) -> None:
             outputs = [_join(run, step, k, items) for k, items in enumerate(collected[stream.position])]
             _store_outputs(stream, step, [*finals[stream.position], *outputs])
+
+        for stream in _alive(stream_group):
+            run.guarded(step, [stream], lambda ended=stream: leave(ended))  # type: ignore[misc]
 
 
 def _scan(
     run: Interpreter,
     step: Step,
     streams: Sequence[Stream],
-    states: dict[int, list[Any]],
-    sequences: dict[int, list[list[Any]]],
-) -> tuple[dict[int, list[Any]], dict[int, list[list[Any]]]]:
+    states: _States,
+    sequences: _Collected,
+) -> tuple[_States, _Collected]:
     """The recurrence itself: final states and per-iteration outputs by stream."""
     scope_id = run.index.bodies[step.node_id]["body"]
     graph = run.index.scopes[scope_id].graph
     inputs = [run.index.id_of(v) for v in graph.inputs]
     carried = len(next(iter(states.values())))
-    collected: dict[int, list[list[Any]]] = {
-        s.position: [[] for _ in range(len(graph.outputs) - carried)] for s in streams
-    }
+    collected: _Collected = {s.position: [[] for _ in range(len(graph.outputs) - carried)] for s in streams}
     length = len(next(iter(sequences.values()))[0])
     for iteration in range(length):
         group = _alive(streams)
@@ -152,9 +164,15 @@ def _groups_by_length(
     run: Interpreter, step: Step, streams: Sequence[Stream], states: int, axes: Sequence[int]
 ) -> list[list[Stream]]:
     groups: dict[int, list[Stream]] = {}
+
+    def join(stream: Stream) -> None:
+        lengths = [np.shape(_read(stream, step, states + k))[axis] for k, axis in enumerate(axes)]
+        if len(set(lengths)) != 1:
+            raise KernelFailure(f"the scanned sequences have different lengths {lengths}")
+        groups.setdefault(lengths[0], []).append(stream)
+
     for stream in streams:
-        length = np.shape(_read(stream, step, states))[axes[0]] if axes else 0
-        groups.setdefault(length, []).append(stream)
+        run.guarded(step, [stream], lambda s=stream: join(s))  # type: ignore[misc]
     if len(groups) > 1:
         run.diverge(step, "the FP32 and the narrow run scan sequences of different lengths")
     return list(groups.values())
@@ -180,9 +198,13 @@ def _run_batched_scan(run: Interpreter, step: Step, streams: Sequence[Stream]) -
             for s in streams
         }
         finals, collected = _scan(run, step, streams, initial, sequences)
-        for stream in _alive(streams):
-            stacked = [_padded(np.stack(items), longest) for items in collected[stream.position]]
+
+        def leave(stream: Stream, finals: _States = finals, collected: _Collected = collected) -> None:
+            stacked = [_padded(_stacked(items), longest) for items in collected[stream.position]]
             parts[stream.position].append([*finals[stream.position], *stacked])
+
+        for stream in _alive(streams):
+            run.guarded(step, [stream], lambda ended=stream: leave(ended))  # type: ignore[misc]
     for stream in _alive(streams):
         _store_outputs(stream, step, [np.stack(column) for column in zip(*parts[stream.position], strict=True)])
 
@@ -198,8 +220,10 @@ def run_sequence_map(run: Interpreter, step: Step, streams: Sequence[Stream]) ->
     graph = run.index.scopes[scope_id].graph
     inputs = [run.index.id_of(v) for v in graph.inputs]
     arguments = {s.position: [_read(s, step, k) for k in range(len(step.inputs))] for s in streams}
-    results: dict[int, list[list[Any]]] = {s.position: [[] for _ in graph.outputs] for s in streams}
-    length = max(len(a[0]) for a in arguments.values())
+    results: _Collected = {s.position: [[] for _ in graph.outputs] for s in streams}
+    for stream in streams:
+        run.guarded(step, [stream], lambda s=stream: _check_lengths(arguments[s.position]))  # type: ignore[misc]
+    length = max((len(arguments[s.position][0]) for s in _alive(streams)), default=0)
     for iteration in range(length):
         group = [s for s in _alive(streams) if iteration < len(arguments[s.position][0])]
         for stream in group:
@@ -213,6 +237,13 @@ def run_sequence_map(run: Interpreter, step: Step, streams: Sequence[Stream]) ->
         run.free_scope(scope_id, group)
     for stream in _alive(streams):
         _store_outputs(stream, step, results[stream.position])
+
+
+def _check_lengths(arguments: list[Any]) -> None:
+    """Further sequences may be longer than the first, not shorter."""
+    lengths = [len(a) for a in arguments if isinstance(a, list)]
+    if min(lengths) < lengths[0]:
+        raise KernelFailure(f"the mapped sequences have different lengths {lengths}")
 
 
 RUNNERS: dict[StepKind, Callable[[Interpreter, Step, Sequence[Stream]], None]] = {
@@ -268,16 +299,22 @@ def _join(run: Interpreter, step: Step, output: int, items: list[Any]) -> Any:
     carried = len(step.inputs) - _ints(run, step, "num_scan_inputs", [0])[0]
     axis = _ints(run, step, "scan_output_axes", [0] * (scans - carried))[output]
     backwards = _ints(run, step, "scan_output_directions", [0] * (scans - carried))[output] == 1
+    return np.ascontiguousarray(_stacked(items[::-1] if backwards else items, axis))
+
+
+def _stacked(items: list[Any], axis: int = 0) -> Any:
     if not items:
         raise KernelFailure("the scanned sequence is empty")
-    ordered = items[::-1] if backwards else items
-    return np.ascontiguousarray(np.stack(ordered, axis=axis))
+    shapes = list(dict.fromkeys(np.shape(item) for item in items))
+    if len(shapes) > 1:
+        raise KernelFailure(f"iterations make values of different shapes, {list(shapes[0])} and {list(shapes[1])}")
+    return np.stack(items, axis=axis)
 
 
 def _stack(items: list[Any], value: ir.Value) -> Any:
     """The scan output of a Loop; without iterations an empty array of the declared type."""
     if items:
-        return np.stack(items)
+        return _stacked(items)
     shape = value.shape if value.shape is not None else ()
     dims = [d if isinstance(d, int) else 0 for d in shape]
     dtype = value.type.dtype if value.type is not None else ir.DataType.FLOAT

@@ -16,10 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from converter.errors import ModelError
+from converter.formats import FloatFormat
 from converter.graph import ModelIndex
 from converter.runtime import control_flow
 from converter.runtime.formatting import ConstantStore, FormatSpec, Rounding
 from converter.runtime.kernels import StepRunner
+from converter.runtime.narrow_sums import EMULATORS
 from converter.runtime.program import Program, Step, StepKind, compile_model
 from converter.runtime.session import KernelCache, KernelFailure, KernelMissing, Threads
 from converter.runtime.stream import Stream
@@ -57,6 +59,8 @@ class Interpreter:
     profile: EmulationProfile = field(default_factory=EmulationProfile)
     seed: int = 0
     breadcrumb: Callable[[str], None] | None = None
+    narrow_sums: frozenset[str] = frozenset()
+    """Operators whose policy row says that hardware may keep their running total narrow."""
     findings: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -149,7 +153,7 @@ class Interpreter:
         if self.breadcrumb is not None:
             self.breadcrumb(step.label)
         if step.kind in control_flow.RUNNERS:
-            self._guarded(step, streams, lambda: control_flow.RUNNERS[step.kind](self, step, streams))
+            self.guarded(step, streams, lambda: control_flow.RUNNERS[step.kind](self, step, streams))
         else:
             for tap in self._taps:
                 tap.step(self, step, streams)
@@ -164,11 +168,12 @@ class Interpreter:
         call = self._calls[step.node_id] = self._calls.get(step.node_id, -1) + 1
         for stream in streams:
             feeds = self.gather(stream, step)
-            narrow = stream.spec.stored[step.outputs[0]] is not None
-            if first_feeds is not None and _shareable(step, feeds, first_feeds):
+            narrow = stream.spec.made_by(step.outputs)
+            shareable = not (narrow is not None and self.sums_narrow(step))
+            if first_feeds is not None and shareable and _shareable(step, feeds, first_feeds):
                 results = first_results
             else:
-                found = self._guarded(
+                found = self.guarded(
                     step,
                     [stream],
                     lambda f=feeds, n=narrow: self.execute(step, f, call, n),  # type: ignore[misc]
@@ -194,16 +199,25 @@ class Interpreter:
             feeds = [stream.load_as(v, reads[k]) for k, v in enumerate(step.inputs) if v >= 0]
         return feeds + [stream.load(v) for v in step.captured]
 
-    def execute(self, step: Step, feeds: Sequence[Any], call: int = 0, narrow: bool = False) -> list[Any]:
+    def execute(self, step: Step, feeds: Sequence[Any], call: int = 0, narrow: FloatFormat | None = None) -> list[Any]:
         """Run a node that is no control flow; results in order of its present outputs, not yet rounded.
 
-        ``narrow`` says that the (first) output will be rounded to a narrow format: casts round once.
+        ``narrow`` is the format the result will be stored in: casts then round once, and under a profile that
+        sums narrow so do the operators that hardware may sum so.
         """
         if step.kind is StepKind.STRUCTURE:
             return [run_structure(step.op_type, feeds)]
-        return self.runner.run(step, feeds, call, narrow)
+        if narrow is not None and self.sums_narrow(step):
+            return [EMULATORS[step.op_type](step, feeds, narrow, self.profile)]
+        return self.runner.run(step, feeds, call, narrow is not None)
 
-    def _guarded(self, step: Step, streams: Sequence[Stream], action: Callable[[], Any]) -> Any:
+    def sums_narrow(self, step: Step) -> bool:
+        """Whether the profile wants a node's running total in the narrow format."""
+        if not self.profile.narrow_accumulate or step.node.domain or step.op_type not in EMULATORS:
+            return False
+        return step.op_type in self.narrow_sums
+
+    def guarded(self, step: Step, streams: Sequence[Stream], action: Callable[[], Any]) -> Any:
         """Run an action; its failure ends the run for the reference and the stream for any other."""
         try:
             return action()

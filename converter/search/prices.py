@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from converter.compare.sensitivity import Sensitivity
@@ -11,6 +11,9 @@ from converter.graph import ModelIndex
 from converter.policy.context import Context
 from converter.policy.legality import is_structured
 from converter.types import OpClass, PrecisionPlan
+
+CANCELS = 0.25
+"""Below this share of the sum of its readers' prices a rounding is priced as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +26,23 @@ class Price:
 
 
 def price_list(
-    context: Context, plan: PrecisionPlan, sensitivity: Sensitivity, flops: Mapping[int, float]
+    context: Context, plan: PrecisionPlan, sensitivities: Sequence[Sensitivity], flops: Mapping[int, float]
 ) -> list[Price]:
     """All roundings of a plan, the best bargains first: most error for the fewest nodes and operations widened.
 
-    What data movement only passes on is counted at its reader.
+    What data movement only passes on is counted at its reader.  Of several sensitivities (one per batch) the dearest
+    price counts.
     """
-    pricing = _Pricing(context, plan, sensitivity)
-    found = [p for p in (*pricing.reads(), *pricing.leaves()) if p.cost > 0.0 and p.nodes]
+    dearest: dict[tuple[int, int, frozenset[int]], Price] = {}
+    for sensitivity in sensitivities:
+        pricing = _Pricing(context, plan, sensitivity)
+        seen: Counter[tuple[int, frozenset[int]]] = Counter()
+        for price in (*pricing.reads(), *pricing.leaves()):
+            seen[price.value_id, price.nodes] += 1
+            key = (seen[price.value_id, price.nodes], price.value_id, price.nodes)
+            if price.cost > 0.0 and price.nodes and (key not in dearest or price.cost > dearest[key].cost):
+                dearest[key] = price
+    found = list(dearest.values())
     weights = _weights(len(context.index.nodes), flops)
     return sorted(found, key=lambda p: (-p.cost / sum(weights(n) for n in p.nodes), sorted(p.nodes)))
 
@@ -51,17 +63,29 @@ class _Pricing:
         self._chains: dict[int, frozenset[int]] = {}
 
     def reads(self) -> Iterator[Price]:
-        """Roundings seen by a reader: its own cast, or the stored format of what it reads."""
-        for node_id, inputs in enumerate(self.index.inputs):
-            if self._moves(node_id):
+        """Roundings as readers see them: each for itself, or all together where their errors cancel."""
+        for value_id, readers in enumerate(self.index.readers):
+            if not self.index.is_wide(value_id):
                 continue
-            for position, value_id in enumerate(inputs):
-                if not self.index.is_wide(value_id):
-                    continue
-                casts = self.plan.reads.get((node_id, position)) == self.plan.to
-                nodes = self._chain(value_id) | (frozenset((node_id,)) if casts else frozenset())
-                if nodes:
-                    yield Price(self.sensitivity.cost(node_id, position), nodes, value_id)
+            prices = [p for node_id, position in readers for p in self._read(node_id, position, value_id)]
+            yield from self._jointly(value_id, prices)
+
+    def _read(self, node_id: int, position: int, value_id: int) -> Iterator[Price]:
+        if self._moves(node_id):
+            return
+        casts = self.plan.reads.get((node_id, position)) == self.plan.to
+        nodes = self._chain(value_id) | (frozenset((node_id,)) if casts else frozenset())
+        if nodes:
+            yield Price(self.sensitivity.cost(node_id, position), nodes, value_id)
+
+    def _jointly(self, value_id: int, prices: list[Price]) -> list[Price]:
+        """One price for a value whose readers all see one rounding that cancels where their paths meet."""
+        if value_id not in self.sensitivity.joint or len(prices) != len(self.index.readers[value_id]):
+            return prices
+        together = self.sensitivity.stored_cost(value_id)
+        if together >= CANCELS * sum(p.cost for p in prices):
+            return prices
+        return [Price(together, frozenset().union(*(p.nodes for p in prices)), value_id)]
 
     def leaves(self) -> Iterator[Price]:
         """Roundings of what leaves a graph or a body."""

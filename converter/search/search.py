@@ -23,6 +23,8 @@ THINNING = 2
 HOPELESS = 4.0
 """A cut whose calibrated rest uses this many times the squared limit is not worth an evaluation."""
 
+SMALLEST_SCALE = 1e-9
+
 
 def search(
     planner: Planner, progress: Callable[[int, int], None] = lambda *_: None
@@ -101,11 +103,12 @@ class _Hunt:
     def _recalibrate(self, guess: int, evaluation: Evaluation) -> None:
         """Trust what was measured; a saturated error only says that the cut was far too short."""
         remaining = self.options[guess].remaining
+        if evaluation.passes:
+            if remaining > 0.0:
+                self.scale = max(evaluation.ratio**2 / remaining, SMALLEST_SCALE)
+            return
         measured = calibration(remaining, evaluation.ratio)
-        if measured != 1.0:
-            self.scale = measured
-        elif not evaluation.passes:
-            self.scale *= 4.0
+        self.scale = measured if measured != 1.0 else self.scale * 4.0
 
     def thinned(self, best: Evaluation) -> Evaluation:
         """Give back the nodes that carry the least of what the cut removed, as long as the tolerance holds."""

@@ -18,6 +18,7 @@ import onnx
 import onnx.inliner
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 from converter.errors import InputError, ModelError
 from converter.graph import ModelIndex, index_model
@@ -59,7 +60,8 @@ def load(source: str | Path | onnx.ModelProto, catalog: OperatorCatalog) -> Load
     try:
         model = ir.from_proto(proto)
     except Exception as error:
-        raise ModelError(f"'{name}' cannot be read as an ONNX graph: {error}; check it with onnx.checker") from error
+        text = f"'{name}' cannot be read as an ONNX graph: {_first_cause(error)}; check it with onnx.checker"
+        raise ModelError(text) from error
     ir.external_data.set_base_dir(model.graph, base_dir)
     weights = check_external_data(model, base_dir, name)
     model.graph.sort()
@@ -109,6 +111,13 @@ def _read_bytes(path: Path) -> bytes:
     if not content:
         raise ModelError(f"model '{path}' is empty (0 bytes); export or download it again")
     return content
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Where it began: onnx_ir wraps an error once per level of the graph."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error
 
 
 def _not_onnx(path: Path, content: bytes) -> str:
@@ -161,11 +170,24 @@ def _dense(sparse: onnx.SparseTensorProto, findings: list[Finding]) -> onnx.Tens
             "store it dense or split it"
         )
     indices = onnx.numpy_helper.to_array(sparse.indices)
+    if not _inside(indices, shape, len(values)):
+        raise ModelError(
+            f"sparse initializer '{name}' has indices that do not fit its shape {list(shape)}; export it again"
+        )
     dense = np.zeros(shape, values.dtype)
     where = np.unravel_index(indices, shape) if indices.ndim == 1 else tuple(indices.T)
     dense[where] = values
     findings.append(Finding("densified", name, f"sparse initializer '{name}' is stored dense ({size:,} bytes)"))
     return onnx.numpy_helper.from_array(dense, name)
+
+
+def _inside(indices: NDArray[np.int64], shape: tuple[int, ...], count: int) -> bool:
+    """Whether there is one index per value, linear or by coordinates, and each lies inside the shape."""
+    if len(indices) != count:
+        return False
+    if indices.ndim == 1:
+        return bool(((indices >= 0) & (indices < np.prod(shape))).all())
+    return indices.shape[1:] == (len(shape),) and bool(((indices >= 0) & (indices < np.array(shape))).all())
 
 
 def _inline_functions(proto: onnx.ModelProto, catalog: OperatorCatalog, findings: list[Finding]) -> onnx.ModelProto:
@@ -174,9 +196,16 @@ def _inline_functions(proto: onnx.ModelProto, catalog: OperatorCatalog, findings
         return proto
     names = [f"{f.domain}::{f.name}" for f in proto.functions]
     _align_function_opsets(proto, catalog)
+    _write_out_defaults(proto)
+    _import_function_domains(proto)
     weights = list(proto.graph.initializer)
+    typed = {v.name for v in (*proto.graph.input, *proto.graph.value_info)}
+    ours = {w.name for w in weights if w.name not in typed}
     del proto.graph.initializer[:]
-    proto.graph.initializer.extend(onnx.TensorProto(name=w.name, data_type=1, dims=[0]) for w in weights)
+    proto.graph.initializer.extend(w if w.ByteSize() <= _TRAVELS else _stub(w) for w in weights)
+    # The inliner's version conversion wants to know the type of every value.
+    stated = (onnx.helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights if w.name in ours)
+    proto.graph.value_info.extend(stated)
     training = list(proto.training_info)
     del proto.training_info[:]
     try:
@@ -189,11 +218,50 @@ def _inline_functions(proto: onnx.ModelProto, catalog: OperatorCatalog, findings
             f"function {left} uses another opset than the model ({_opset(proto)}) and cannot be converted to it; "
             "inline it or export the model with one opset"
         )
+    others = [v for v in inlined.graph.value_info if v.name not in ours]
+    del inlined.graph.value_info[:]
+    inlined.graph.value_info.extend(others)
     del inlined.graph.initializer[:]
     inlined.graph.initializer.extend(weights)
     inlined.training_info.extend(training)
     findings.append(Finding("inlined", "", f"{len(names)} model-local functions were inlined: {', '.join(names)}"))
     return inlined
+
+
+_TRAVELS = 1024
+"""Weights up to this many bytes go through the inliner: they may be shapes its version conversion looks at."""
+
+
+def _stub(weight: onnx.TensorProto) -> onnx.TensorProto:
+    return onnx.TensorProto(name=weight.name, data_type=weight.data_type, dims=weight.dims)
+
+
+def _import_function_domains(proto: onnx.ModelProto) -> None:
+    """Import what only functions import: their nodes become the model's."""
+    have = {canonical_domain(o.domain) for o in proto.opset_import}
+    for function in proto.functions:
+        for imported in function.opset_import:
+            if canonical_domain(imported.domain) not in have:
+                have.add(canonical_domain(imported.domain))
+                proto.opset_import.append(imported)
+
+
+def _write_out_defaults(proto: onnx.ModelProto) -> None:
+    """Give calls the attributes they leave to the function's default: the inliner would drop them."""
+    defaults = {(f.domain, f.name, f.overload): list(f.attribute_proto) for f in proto.functions}
+    if not any(defaults.values()):
+        return
+    graphs = [proto.graph]
+    nodes = [node for function in proto.functions for node in function.node]
+    while graphs or nodes:
+        if not nodes:
+            nodes = list(graphs.pop().node)
+            continue
+        node = nodes.pop()
+        given = {a.name for a in node.attribute}
+        found = defaults.get((node.domain, node.op_type, node.overload), [])
+        node.attribute.extend(a for a in found if a.name not in given)
+        graphs += [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
 
 
 def _opset(proto: onnx.ModelProto) -> int:

@@ -13,6 +13,7 @@ ROWS: Final = (
         "Significands of two narrow numbers multiply exactly in FP32, so a wide sum rounds only operands and result.",
         "ONNX schema MatMul-13",
         depth=Depth.INNER,
+        accumulate="narrow",
     ),
     OpPolicy(
         "Gemm",
@@ -20,6 +21,7 @@ ROWS: Final = (
         "Products are exact in FP32 and alpha, beta and C join the wide sum before the one rounding of the result.",
         "ONNX schema Gemm-13",
         depth=Depth.INNER,
+        accumulate="narrow",
     ),
     OpPolicy(
         "Einsum",

@@ -14,6 +14,7 @@ SUMS: Final = (
         "ONNX schema ReduceSum-13",
         hidden_range=HiddenRange.SUM,
         depth=Depth.AXES,
+        accumulate="narrow",
     ),
     OpPolicy(
         "ReduceMean",
@@ -22,6 +23,7 @@ SUMS: Final = (
         "ONNX schema ReduceMean-18",
         hidden_range=HiddenRange.SUM,
         depth=Depth.AXES,
+        accumulate="narrow",
     ),
     OpPolicy(
         "AveragePool",

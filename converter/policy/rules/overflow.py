@@ -19,8 +19,8 @@ def overflow(context: Context, narrow: frozenset[int]) -> Iterable[Refusal]:
     limit = context.fmt.max_finite
     for node_id in sorted(narrow):
         for value_id in (*context.narrow_outputs(node_id), *context.narrow_inputs(node_id)):
-            seen = context.seen(value_id)
-            if value_id in context.index.constants or seen is None or seen.absmax <= limit:
+            seen = None if value_id in context.index.constants else context.seen(value_id)
+            if seen is None or seen.absmax <= limit:
                 continue
             infinite = seen.posinf_count + seen.neginf_count
             if context.request.overflow == "clamp" and not infinite:

@@ -33,8 +33,8 @@ def limited_sentinels(context: Context) -> dict[int, float]:
     """Constant value id -> magnitude its narrow copy is limited to."""
     found: dict[int, float] = {}
     for value_id in sorted(context.index.constants):
-        seen = context.seen(value_id) if context.index.is_wide(value_id) else None
-        if seen is None or seen.absmax <= context.fmt.max_finite:
+        absmax = context.absmax(value_id) if context.index.is_wide(value_id) else None
+        if absmax is None or absmax <= context.fmt.max_finite:
             continue
         bound = _bound(context, value_id)
         if bound is not None:

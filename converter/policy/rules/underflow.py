@@ -25,8 +25,8 @@ def underflow(context: Context, narrow: frozenset[int]) -> Iterable[Refusal]:
 
 def _lost(context: Context, node_id: int, limit: float) -> Iterator[Refusal]:
     for value_id in (*context.narrow_outputs(node_id), *context.narrow_inputs(node_id)):
-        seen = context.seen(value_id)
-        if seen is None or value_id in context.index.constants:
+        seen = None if value_id in context.index.constants else context.seen(value_id)
+        if seen is None:
             continue
         loss = expected_loss(seen, context.fmt)
         if loss > limit:

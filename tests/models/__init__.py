@@ -1,0 +1,1 @@
+"""Tiny graphs for tests, from ONNX text."""
