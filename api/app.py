@@ -19,6 +19,7 @@ from api.auth import first_key
 from api.envelope import LOOPBACK, Envelope
 from api.follow import Follower
 from api.limits import RateLimiter
+from api.openapi import complete
 from api.routes import artifacts, blobs, events, health, inputs, jobs, keys, models, uploads, webhooks
 from api.service import GLANCE_MS, Service
 from converter import __version__
@@ -55,7 +56,8 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        health.data_folders(settings.data_dir)
+        for folder in (settings.uploads_dir, settings.store_dir):
+            folder.mkdir(parents=True, exist_ok=True)
         upgrade(service.database)
         if needs_key:
             _show_first_key(service)
@@ -132,8 +134,6 @@ def _show_first_key(service: Service) -> None:
 
 def _describe(app: FastAPI) -> None:
     """Add what FastAPI does not know: the problem document, the key, and the body of POST /v1/jobs."""
-    from api.openapi import complete
-
     original = app.openapi
 
     def described() -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +32,6 @@ def refuse_if_full(service: Service, connection: Connection, tenant: str, size: 
                 "QUOTA_BYTES", f"{stored} bytes are stored or announced, {size} more are beyond the quota",
                 limit=settings.quota_bytes, actual=stored + size,
             )  # fmt: skip
-    import shutil
-
     free = shutil.disk_usage(settings.uploads_dir).free - settings.disk_reserve_bytes
     if size > free:
         raise ApiError("STORAGE_FULL", f"{size} bytes are announced, {max(0, free)} are free")

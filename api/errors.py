@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from api.schemas import OPTION_NAMES
 from converter.errors import NarrowcastError
 from worker.problems import problem
 
@@ -105,17 +106,11 @@ def field_errors(found: Sequence[Any], known: Sequence[str] = ()) -> list[dict[s
         place = [str(part) for part in one["loc"] if part not in ("body", "query", "header", "path")]
         message = str(one["msg"])
         if one["type"] == "extra_forbidden":
-            close = get_close_matches(place[-1], list(known) or _known_names(one), n=1)
+            close = get_close_matches(place[-1], list(known) or OPTION_NAMES, n=1)
             message = f"there is no field {place[-1][:60]!r}" + (f"; did you mean {close[0]!r}?" if close else "")
         pointer = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in place)
         errors.append({"pointer": pointer, "code": str(one["type"]).upper(), "message": message[:500]})
     return errors
-
-
-def _known_names(_: Any) -> list[str]:
-    from api.schemas import OPTION_NAMES
-
-    return list(OPTION_NAMES)
 
 
 def install(app: FastAPI) -> None:

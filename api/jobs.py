@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -164,6 +165,4 @@ def cancel_answer(service: Service, connection: Connection, caller: Caller, job_
 
 def new_secret() -> str:
     """A signing secret in the shape of Standard Webhooks."""
-    import base64
-
     return "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()

@@ -1,4 +1,4 @@
-"""How Celery talks to Redis: every setting with the failure it prevents (``docs/decisions/0003``)."""
+"""How Celery talks to Redis: every setting with the failure it prevents (``docs/decisions/service-0003-celery-settings.md``)."""
 
 from __future__ import annotations
 
@@ -13,23 +13,9 @@ TASK_ROOM_S: Final = 120
 
 def broker_options(settings: Settings) -> dict[str, Any]:
     """Celery configuration of senders and workers alike."""
-    transport = {
-        "visibility_timeout": settings.visibility_timeout_s,
-        "global_keyprefix": KEY_PREFIX,
-        "unacked_restore_interval": 10,
-        "unacked_restore_throttle": 1,
-        "socket_timeout": 30,
-        "socket_connect_timeout": 5,
-        "socket_keepalive": True,
-        "retry_on_timeout": True,
-        "health_check_interval": 25,
-        "max_retries": 1,
-        "interval_start": 0.1,
-        "interval_step": 0.2,
-    }
     return {
         "broker_url": _celery_url(settings.redis_url),
-        "broker_transport_options": transport,
+        "broker_transport_options": _transport(settings),
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
         "broker_connection_timeout": 5,
@@ -57,6 +43,23 @@ def broker_options(settings: Settings) -> dict[str, Any]:
         "worker_send_task_events": False,
         "worker_hijack_root_logger": False,
         "enable_utc": True,
+    }
+
+
+def _transport(settings: Settings) -> dict[str, Any]:
+    return {
+        "visibility_timeout": settings.visibility_timeout_s,
+        "global_keyprefix": KEY_PREFIX,
+        "unacked_restore_interval": 10,
+        "unacked_restore_throttle": 1,
+        "socket_timeout": 30,
+        "socket_connect_timeout": 5,
+        "socket_keepalive": True,
+        "retry_on_timeout": True,
+        "health_check_interval": 25,
+        "max_retries": 1,
+        "interval_start": 0.1,
+        "interval_step": 0.2,
     }
 
 

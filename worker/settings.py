@@ -37,7 +37,9 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("NARROWCAST_REDIS_URL", "REDIS_URL"),
         description="broker; `serve` starts one of its own when empty",
     )
-    public_url: str = Field("", description="how clients reach the API; decides absolute links")
+    public_url: str = Field(
+        "", description="how clients reach the API; that name is answered too where no keys are asked for"
+    )
     trusted_hosts: Annotated[tuple[str, ...], NoDecode] = Field((), description="further Host names that are answered")
 
     # access

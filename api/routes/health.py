@@ -7,7 +7,6 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request, Response
@@ -162,9 +161,3 @@ def _capabilities(service: Service) -> dict[str, Any]:
             "answers": settings.keep_answers_s,
         },
     }
-
-
-def data_folders(root: Path) -> None:
-    """Make the folders the routes write to."""
-    for name in ("uploads", "store"):
-        (root / name).mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import binascii
 import datetime as dt
 import email.utils
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -26,7 +27,7 @@ from api.auth import BlobWriter
 from api.contents import refuse_if_full, take_in
 from api.errors import ApiError, field_errors, not_found
 from api.idempotency import Answer, IdempotencyKey, once
-from api.intake import Intake, durable_size, exclusive, storage_errors
+from api.intake import Intake, durable_size, exclusive, file_digest, storage_errors
 from api.service import Caller, Service, ServiceDep
 from api.views import certain_moment
 from worker.database import contents
@@ -210,8 +211,6 @@ async def _receive(
     finally:
         service.hashes.keep(row.id, intake.offset, intake.hash)
     if intake.chunk_hash is not None and intake.chunk_hash.digest() != checksum:
-        import os
-
         os.ftruncate(descriptor, offset)
         raise ApiError("CHECKSUM_MISMATCH", f"the {intake.offset - offset} bytes do not have the announced SHA-256")
     return intake.offset
@@ -221,8 +220,6 @@ def _complete(service: Service, caller: Caller, row: Row[Any]) -> Row[Any]:
     """Turn a full upload into a blob.  Killed anywhere, the next call starts over: the file goes last."""
     path = service.settings.uploads_dir / row.id
     running = service.hashes.take(row.id, row.size) if row.size else hashlib.sha256()
-    from api.intake import file_digest
-
     digest = running.hexdigest() if running is not None else file_digest(path)
     if row.sha256 and row.sha256 != digest:
         _discard(service, row)

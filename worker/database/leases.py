@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, and_, case, delete, insert, or_, select, update
 
 from worker.contract import Artifact, Claim, JobError, JobSpec, Progress, State, Usage
-from worker.database.advance import advance, record_event
+from worker.database.advance import advance
 from worker.database.engine import now
 from worker.database.tables import artifacts, attempts, job_blobs, jobs, outbox
 
@@ -228,9 +228,3 @@ def _ended(keep_s: float) -> dict[str, Any]:
 
 def _drop_references(connection: Connection, job_id: str) -> None:
     connection.execute(delete(job_blobs).where(job_blobs.c.job_id == job_id))
-
-
-__all__ = [
-    "Beat", "cancel", "claim", "close_attempts", "extend", "fail", "look", "record_event", "release", "report",
-    "succeed",
-]  # fmt: skip
