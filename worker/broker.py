@@ -1,4 +1,4 @@
-"""How Celery talks to Redis: every setting with the failure it prevents (``docs/decisions/service-0003-celery-settings.md``)."""
+"""How Celery talks to Redis: every setting with the failure it prevents (decision 0003)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Settings(BaseSettings):
         description="broker; `serve` starts one of its own when empty",
     )
     public_url: str = Field(
-        "", description="how clients reach the API; that name is answered too where no keys are asked for"
+        "", description="how clients reach the API; its name is answered too"
     )
     trusted_hosts: Annotated[tuple[str, ...], NoDecode] = Field((), description="further Host names that are answered")
 
