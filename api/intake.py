@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 BATCH_BYTES: Final = 2**20
 _IOV_MAX: Final = 512
+_SYNC_FILE_RANGE: Final = getattr(ctypes.CDLL(None), "sync_file_range", None)
+_WRITE: Final = 2
 
 
 @contextlib.contextmanager
@@ -127,19 +130,23 @@ class Intake:
         self.offset = start + size
 
     async def _sync(self, *, wait: bool) -> None:
-        """Sync every now and then beside the writing, and once more at the end."""
+        """Start writing out what has come, every now and then, beside the writing; at the end wait until it is out."""
         if self._syncing is not None and (wait or self._syncing.done()):
             await self._syncing
             self._syncing = None
-        if self._syncing is None and (wait or self.offset - self._synced >= self._sync_every):
-            self._synced = self.offset
-            self._syncing = asyncio.create_task(
-                anyio.to_thread.run_sync(os.fdatasync, self._descriptor, limiter=self._disk)
-            )
-            if wait:
-                with storage_errors():
-                    await self._syncing
-                self._syncing = None
+        if wait:
+            with storage_errors():
+                await anyio.to_thread.run_sync(os.fdatasync, self._descriptor, limiter=self._disk)
+        elif self._syncing is None and self.offset - self._synced >= self._sync_every:
+            start, self._synced = self._synced, self.offset
+            span = (self._descriptor, start, self.offset - start)
+            self._syncing = asyncio.create_task(anyio.to_thread.run_sync(start_writeback, *span, limiter=self._disk))
+
+
+def start_writeback(descriptor: int, start: int, size: int) -> None:
+    """Have the kernel begin to write a part of the file out, so that the sync at the end finds little to do."""
+    if _SYNC_FILE_RANGE is not None:
+        _SYNC_FILE_RANGE(descriptor, ctypes.c_int64(start), ctypes.c_int64(size), _WRITE)
 
 
 @contextlib.contextmanager

@@ -37,9 +37,7 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("NARROWCAST_REDIS_URL", "REDIS_URL"),
         description="broker; `serve` starts one of its own when empty",
     )
-    public_url: str = Field(
-        "", description="how clients reach the API; its name is answered too"
-    )
+    public_url: str = Field("", description="how clients reach the API; its name is answered too")
     trusted_hosts: Annotated[tuple[str, ...], NoDecode] = Field((), description="further Host names that are answered")
 
     # access
@@ -54,7 +52,7 @@ class Settings(BaseSettings):
     max_json_bytes: int = Field(2 * MIB, ge=1024, description="largest JSON body")
     max_files: int = Field(1000, ge=1, description="files per model and batches per job")
     disk_reserve_bytes: int = Field(256 * MIB, ge=0, description="space that uploads must leave free")
-    sync_every_bytes: int = Field(64 * MIB, ge=1, description="bytes of an upload between two syncs to disk")
+    sync_every_bytes: int = Field(16 * MIB, ge=1, description="bytes of an upload after which writing out starts")
 
     # runs
     device: Literal["cpu", "cuda", "npu"] = Field("cpu", description="device class and queue of this worker")
