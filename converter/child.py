@@ -64,7 +64,8 @@ def _answer(
             )
         return {"event": "result", "exit_status": 0, **run(request, tell, crumb)}
     except NarrowcastError as error:
-        return {"event": "error", "exit_status": error.exit_status, "code": error.code, "message": str(error)}
+        return {"event": "error", "exit_status": error.exit_status, "code": error.code, "message": str(error),
+                "retryable": error.retryable}  # fmt: skip
     except MemoryError:
         text = "the run needed more memory than it may use; use smaller batches or a machine with more memory"
         return {"event": "error", "exit_status": 3, "code": "OUT_OF_MEMORY", "message": text}

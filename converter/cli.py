@@ -205,7 +205,8 @@ def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(options)
     for name in ("policy", "tolerance", "emulate"):
         value = found.get(name)
-        if value and (Path(value).suffix or (name == "tolerance" and value not in PRESETS)):
+        named = name == "tolerance" and value not in PRESETS and Path(value or "").is_file()
+        if value and (Path(value).suffix or named):
             found[name] = str(Path.cwd() / value)
     if found.get("policy") and not Path(found["policy"]).exists():
         raise OptionError(f"policy file '{options['policy']}' does not exist; check the path")

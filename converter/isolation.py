@@ -6,7 +6,7 @@ dies with its parent.  What crosses the border is JSON and files, never pickle:
 * the parent writes ``request.json`` into a private folder and sends the folder's path as one line on stdin;
 * the child answers with JSON lines on its event pipe: ``{"event": "progress", "stage", "done", "total"}``,
   ``{"event": "warning", "message"}``, and at the end one ``{"event": "result", ...}`` or
-  ``{"event": "error", "exit_status", "code", "message"}``;
+  ``{"event": "error", "exit_status", "code", "message", "retryable"}``;
 * what may be long (the report that the caller asked to see) the child leaves as ``shown.json`` in the folder, and
   it comes back as ``shown`` in the result;
 * before each operator the child writes its name into ``breadcrumb`` in the folder, so that a native crash can
@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from converter.errors import EnvironmentFailure, NarrowcastError, RunCrashed
+from converter.errors import EnvironmentFailure, InputError, NarrowcastError, RunCrashed
 
 PROTOCOL_VERSION: Final = 1
 BREADCRUMB_BYTES: Final = 4096
@@ -275,10 +275,22 @@ def run_isolated(
 
 
 def error_from_event(event: Event) -> NarrowcastError:
-    """The exception an ``error`` event stands for: same branch, same text."""
+    """The exception an ``error`` event stands for: same branch, same code, same text.
+
+    The engine's own classes are not loaded here, so the branch follows from the event where the code is not known.
+    """
+    code = str(event.get("code"))
     kinds = {kind.code: kind for kind in _error_kinds(NarrowcastError)}
-    kind = kinds.get(str(event.get("code")), NarrowcastError)
-    return kind(str(event.get("message", "")))
+    kind = kinds.get(code) or _branch(event)
+    error = kind(str(event.get("message", "")))
+    error.code = code
+    return error
+
+
+def _branch(event: Event) -> type[NarrowcastError]:
+    if event.get("exit_status") == InputError.exit_status:
+        return InputError
+    return EnvironmentFailure if event.get("retryable") else NarrowcastError
 
 
 def _error_kinds(base: type[NarrowcastError]) -> list[type[NarrowcastError]]:

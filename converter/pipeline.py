@@ -21,7 +21,7 @@ from converter.compare.tolerances import allowed_for, named_tolerance
 from converter.compare.verdict import judge
 from converter.cost import estimated_gain, narrow_share, node_flops
 from converter.environment import describe
-from converter.errors import InternalError
+from converter.errors import InternalError, OptionError
 from converter.formats import NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex, index_model
 from converter.numerics.exact import differing
@@ -29,6 +29,7 @@ from converter.operators import OperatorCatalog
 from converter.opset import raise_if_needed
 from converter.policy.context import Context
 from converter.policy.decide import decide
+from converter.policy.legality import has_cast
 from converter.policy.lookup import NARROW_SUMS
 from converter.proof import Proof, Prover
 from converter.ranges.batches import Batches, Source
@@ -176,6 +177,12 @@ def _load_raised(
         None if batches is None else lambda: (batch.feeds for batch in batches),
         run.interpreter,
     )
+    fmt = NARROW_FORMATS[run.request.to]
+    if run.request.io_types == "narrow" and not has_cast(raised.loaded.index, fmt):
+        raise OptionError(
+            f"opset {raised.loaded.index.opset} knows no Cast to {fmt.label}, so inputs and outputs cannot be that; "
+            "leave out --io-types narrow, or export the model with opset 13 or newer"
+        )
     run.findings += [*raised.loaded.findings, *raised.findings]
     return raised.loaded, batches
 
@@ -242,6 +249,7 @@ class _Conversion:
         with run.stage("build"):
             layers = self._layers(plan, compared, exact)
             flops = node_flops(self.index, self.ranges)
+        nonfinite = list(self._reference_findings())
         given_interface = interface(self.index.model)
         external = any(True for v in self.index.model.graph.initializers.values() if _is_external(v.const_value))
         changed = {self.index.name_of(v) for v in self.index.constants}
@@ -252,6 +260,7 @@ class _Conversion:
             if compared is not None:
                 self._verify(written, compared)
             saved = self._save(rewritten, output, external, changed) if output else None
+        run.findings += nonfinite
         provider = self._run_on_provider(rewritten, saved, compared, limits)
         verdict = judge_provider(verdict, provider.reasons)
         report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, proof)
@@ -404,7 +413,7 @@ class _Conversion:
     ) -> Report:
         run, facts = self.run, self.loaded.facts
         ran = self._interpreter.findings if self._interpreter else []
-        findings = [*run.findings, *ran, *self._reference_findings()]
+        findings = [*run.findings, *ran]
         if not plan.narrow_nodes():
             text = f"nothing was left to convert: every node is narrow already or stays FP32 (to {plan.to})"
             findings.append(Finding("nothing-to-do", facts.name, text))

@@ -9,6 +9,7 @@ import numpy as np
 
 from converter.formats import FloatFormat
 from converter.graph import ModelIndex, holds_floats
+from converter.numerics.chunks import ALONE, Parts
 from converter.numerics.error_sums import ErrorSums, worst
 from converter.numerics.exact import is_measured
 from converter.numerics.full_metrics import combine_full, full_figures
@@ -24,7 +25,8 @@ from converter.types import ErrorFigures
 class AccumulatedTap:
     """Error of every float value of the mixed stream (position 1) against the reference (position 0)."""
 
-    def __init__(self, index: ModelIndex, spec: FormatSpec, every_metric: bool = False) -> None:
+    def __init__(self, index: ModelIndex, spec: FormatSpec, every_metric: bool = False, parts: Parts = ALONE) -> None:
+        self._parts = parts
         self._index = index
         self._spec = spec
         self._every_metric = every_metric
@@ -59,7 +61,7 @@ class AccumulatedTap:
         sums = self._sums.get(value_id)
         if sums is None:
             sums = self._sums[value_id] = ErrorSums()
-        sums.add(reference, mixed, fmt)
+        sums.add(reference, mixed, fmt, self._parts)
         if self._every_metric and fmt is not None:
             self._full.setdefault(value_id, []).append(full_figures(sums.figures(), reference, mixed, fmt))
 
@@ -88,7 +90,8 @@ class AccumulatedTap:
 class LocalTap:
     """Error of each node alone: the plan's formats on FP32 inputs, against the node's FP32 result."""
 
-    def __init__(self, index: ModelIndex, spec: FormatSpec) -> None:
+    def __init__(self, index: ModelIndex, spec: FormatSpec, parts: Parts = ALONE) -> None:
+        self._parts = parts
         self._index = index
         self._spec = spec
         self._pending: dict[int, Any] = {}
@@ -102,12 +105,12 @@ class LocalTap:
             return
         feeds = [planned_feed(run, reference, self._spec, step, k) for k, v in enumerate(step.inputs) if v >= 0]
         feeds += [reference.load(v) for v in step.captured]
-        narrow = self._spec.made_by(step.outputs)
+        narrow = self._spec.stored[step.made[0]] if step.made else None
         try:
             results = run.execute(step, feeds, 0, narrow)
         except (KernelFailure, StructureFailure):
             return  # the accumulated run tells of it
-        for value_id, result in zip((v for v in step.outputs if v >= 0), results, strict=True):
+        for value_id, result in zip(step.made, results, strict=True):
             self._pending[value_id] = planned_result(run, self._spec, value_id, result)
 
     def value(self, value_id: int, values: Sequence[Any]) -> None:
@@ -118,7 +121,7 @@ class LocalTap:
             return
         if not is_measured(local) or local.shape != reference.shape:
             return
-        self._sums.setdefault(value_id, ErrorSums()).add(reference, local, self._spec.stored[value_id])
+        self._sums.setdefault(value_id, ErrorSums()).add(reference, local, self._spec.stored[value_id], self._parts)
 
     def end_batch(self) -> None:
         """Close a batch: keep the worst figures per value."""
@@ -148,9 +151,17 @@ def planned_feed(run: Interpreter, reference: Stream, spec: FormatSpec, step: St
     value = reference.load(value_id)
     if not isinstance(value, np.ndarray):
         return value
+    wanted = None if wanted is stored else wanted
+    if stored is None and wanted is None:
+        return value
+    return reference.derived(value_id, wanted, lambda: _planned(run, spec, value_id, value, wanted))
+
+
+def _planned(run: Interpreter, spec: FormatSpec, value_id: int, value: Any, wanted: FloatFormat | None) -> Any:
+    stored = spec.stored[value_id]
     if stored is not None:
         value = held(run, value, stored, spec.output_bounds.get(value_id), clamp_first=False)
-    if wanted is not None and wanted is not stored:
+    if wanted is not None:
         value = held(run, value, wanted, spec.cast_bounds.get(value_id), clamp_first=True)
     return value
 

@@ -55,7 +55,7 @@ def decide(context: Context, widened: Mapping[int, Refusal] | None = None) -> Pr
     sentinels = limited_sentinels(context)
     context.sentinels.update(saturable_inputs(context, sentinels))
     refused = _refusals(context, overrides, dict(widened or {}))
-    candidates = _candidates(context)
+    candidates = _candidates(context, _forced(overrides))
     narrow = frozenset(n for n in candidates if n not in refused)
     narrow, refused = _settle(context, narrow, refused, frozenset(overrides))
     ports = [_ports(context, n, narrow) for n in range(len(context.index.nodes))]
@@ -78,13 +78,19 @@ def _read_narrow(context: Context, sentinels: Mapping[int, float], layout: Layou
     return {v: bound for v, bound in sentinels.items() if v in wanted}
 
 
-def _candidates(context: Context) -> frozenset[int]:
-    """Nodes the table would narrow and the schema allows."""
+def _forced(overrides: Mapping[int, PolicyOverride]) -> frozenset[int]:
+    """Nodes the user wants narrow."""
+    return frozenset(n for n, o in overrides.items() if o.format != FP32.name)
+
+
+def _candidates(context: Context, forced: frozenset[int]) -> frozenset[int]:
+    """Nodes the table or the user would narrow and the schema allows."""
     found = set()
     for node_id in context.ports:
         row = context.row(node_id)
         ports = context.ports[node_id]
-        wanted = row is not None and row.op_class is not OpClass.WIDE and "narrow" in (*ports.inputs, *ports.outputs)
+        wanted = node_id in forced or (row is not None and row.op_class is not OpClass.WIDE)
+        wanted = wanted and "narrow" in (*ports.inputs, *ports.outputs)
         if wanted and float_ports(context.index, node_id) and not _untouched(context, node_id):
             found.add(node_id)
     return frozenset(found)
@@ -103,11 +109,11 @@ def _untouched(context: Context, node_id: int) -> bool:
 def _refusals(
     context: Context, overrides: Mapping[int, PolicyOverride], refused: dict[int, Refusal]
 ) -> dict[int, Refusal]:
-    forced = {n for n, o in overrides.items() if o.format != FP32.name}
+    forced = _forced(overrides)
     for node_id, override in overrides.items():
         if override.format == FP32.name:
             refused[node_id] = Refusal(node_id, "override", f"kept FP32 by {override.origin or 'an override'}")
-    narrow = _candidates(context)
+    narrow = _candidates(context, forced)
     for node_id in narrow - forced:
         row = context.row(node_id)
         if row is not None and row.op_class in context.kept_classes:
@@ -123,8 +129,8 @@ def _refusals(
 def _settle(
     context: Context, narrow: frozenset[int], refused: dict[int, Refusal], forced: frozenset[int]
 ) -> tuple[frozenset[int], dict[int, Refusal]]:
-    """Apply what depends on neighbours: readers without a float result, and islands."""
-    for step in (_lone_readers, islands, smaller_side, paying_casts, islands, _lone_readers):
+    """Apply what depends on neighbours: readers without a float result, casts of the user's, and islands."""
+    for step in (_lone_readers, islands, smaller_side, paying_casts, islands, _lone_readers, _lone_widenings):
         for refusal in list(step(context, narrow)):
             if refusal.node_id not in forced:
                 refused.setdefault(refusal.node_id, refusal)
@@ -148,6 +154,22 @@ def _lone_readers(context: Context, narrow: frozenset[int]) -> list[Refusal]:
                 name = context.index.name_of(value_id)
                 found.append(Refusal(node_id, "readers", f"makes no float and reads '{name}', which is FP32"))
                 break
+    return found
+
+
+def _lone_widenings(context: Context, narrow: frozenset[int]) -> list[Refusal]:
+    """The user's casts from a narrow format to FP32 stay where nothing narrow reads their result."""
+    index = context.index
+    found = []
+    for node_id in sorted(narrow):
+        if index.nodes[node_id].op_type not in ("Cast", "CastLike"):
+            continue
+        source, result = index.inputs[node_id][0], index.outputs[node_id][0]
+        readers = [n for n, k in index.readers[result] if n in narrow and context.ports[n].inputs[k] == "narrow"]
+        leaves_narrow = context.request.io_types == "narrow" and any(scope == 0 for scope, _ in index.leaves[result])
+        if index.is_float(source) and not index.is_wide(source) and not readers and not leaves_narrow:
+            reason = "widens a value that is narrow already, for FP32 readers only"
+            found.append(Refusal(node_id, "islands", reason))
     return found
 
 

@@ -167,6 +167,12 @@ def first_opset_for(index: ModelIndex, node_id: int, fmt: FloatFormat) -> int | 
     return None
 
 
+def has_cast(index: ModelIndex, fmt: FloatFormat) -> bool:
+    """Whether the model's opset can cast to a format and back."""
+    schema = index.catalog.find("", "Cast", index.opset)
+    return schema is not None and all(schema.allows(v, fmt.type_string) for v in ("T1", "T2"))
+
+
 def float_ports(index: ModelIndex, node_id: int) -> bool:
     """Whether any input or output of a node is an FP32 tensor."""
     return any(index.is_wide(v) for v in (*index.inputs[node_id], *index.outputs[node_id]))

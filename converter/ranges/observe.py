@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from converter.graph import ModelIndex
+from converter.numerics.chunks import ALONE, Parts
 from converter.numerics.range_sums import RangeSums
 from converter.ranges.batches import Batch
 from converter.ranges.merge import merge
@@ -21,7 +22,8 @@ from converter.types import ValueRange
 class RangeTap:
     """Collects ranges of the reference stream."""
 
-    def __init__(self, index: ModelIndex) -> None:
+    def __init__(self, index: ModelIndex, parts: Parts = ALONE) -> None:
+        self._parts = parts
         self._float = [index.is_float(v) for v in range(len(index.values))]
         self._sums: dict[int, RangeSums] = {}
 
@@ -31,7 +33,7 @@ class RangeTap:
             sums = self._sums.get(value_id)
             if sums is None:
                 sums = self._sums[value_id] = RangeSums()
-            sums.add(values[0])
+            sums.add(values[0], self._parts)
 
     def step(self, run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
         """Nothing to do before a step."""
@@ -51,7 +53,7 @@ def observe(
     spec = declared_formats(interpreter.index)
     found: dict[int, ValueRange] = {}
     for number, batch in enumerate(batches):
-        tap = RangeTap(interpreter.index)
+        tap = RangeTap(interpreter.index, interpreter.parts)
         interpreter.run(batch.feeds, [spec], [tap])
         for value_id, seen in tap.ranges().items():
             found[value_id] = merge(found[value_id], seen) if value_id in found else seen

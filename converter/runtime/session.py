@@ -98,10 +98,13 @@ def one_line(error: BaseException) -> str:
 def _native_errors() -> Iterator[None]:
     try:
         yield
-    except binding.NotImplemented as error:
-        raise KernelMissing(one_line(error)) from error
     except Exception as error:
-        raise KernelFailure(one_line(error)) from error
+        raise _kernel_error(error) from error
+
+
+def _kernel_error(error: Exception) -> KernelFailure:
+    missing = isinstance(error, binding.NotImplemented)
+    return KernelMissing(one_line(error)) if missing else KernelFailure(one_line(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ class Kernel:
     Inputs given as ``constants`` are initializers inside the session: they are not fed again.
     """
 
-    __slots__ = ("_inputs", "_outputs", "_session", "_skipped", "_wants_native")
+    __slots__ = ("_inputs", "_outputs", "_run", "_session", "_skipped", "_wants_native")
 
     def __init__(self, signature: Signature, threads: Threads, constants: Mapping[str, Array] | None = None) -> None:
         model = _single_node_model(signature, constants or {})
@@ -138,16 +141,18 @@ class Kernel:
             self._outputs = [o.name for o in session.get_outputs()]
             self._wants_native = _needs_native(signature) or not all(_numpy_type(o.type) for o in session.get_outputs())
             self._session = session
+            self._run = session._sess.run
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
         """Outputs in order: arrays (ml_dtypes for what NumPy itself lacks) or lists (sequences)."""
         if self._skipped:
             feeds = [f for k, f in enumerate(feeds) if k not in self._skipped]
-        with _native_errors():
+        try:
             if self._wants_native:
                 return self._run_native(feeds)
-            fed = dict(zip(self._inputs, feeds, strict=True))
-            return list(self._session._sess.run(self._outputs, fed, None))
+            return self._run(self._outputs, dict(zip(self._inputs, feeds, strict=True)), None)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise _kernel_error(error) from error
 
     def _run_native(self, feeds: Sequence[Any]) -> list[Any]:
         """Through ``OrtValue``: the way for 8-bit floats and for integers and floats of fewer than eight bits."""

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,13 @@ def environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
 
 
-def start(folder: Path, *arguments: object, **more: Any) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *arguments: object, stderr: int = subprocess.PIPE, extra: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """Start a command in a folder; its standard streams are pipes, so there is no terminal."""
     command = [sys.executable, "-m", "api.cli", *map(str, arguments)]
-    return subprocess.Popen(
-        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
-    )
+    env = environment() | dict(extra or {})
+    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def narrowcast(folder: Path, *arguments: object) -> Ended:

@@ -18,8 +18,16 @@ from onnx import ModelProto, TensorProto
 import converter
 from converter.errors import InputError
 from converter.formats import NARROW_FORMATS
-
-from tests.conformance.emulation import NARROW, Runnable, all_nodes, element_of, emulated, holds_narrow, inlined, scoped_types
+from tests.conformance.emulation import (
+    NARROW,
+    Runnable,
+    all_nodes,
+    element_of,
+    emulated,
+    holds_narrow,
+    inlined,
+    scoped_types,
+)
 from tests.conformance.figures import error
 from tests.conformance.validity import faults
 

@@ -104,4 +104,6 @@ def _scalar_loss(context: Context, scalar: float) -> float:
         return 0.0
     with np.errstate(over="ignore"):
         rounded = float(np.float32(scalar).astype(context.fmt.dtype).astype(np.float64))
+    if not np.isfinite(rounded):
+        return 0.0  # beyond the maximum, which is no underflow
     return abs(rounded - scalar) / abs(scalar) * expected_output_rounding(context.fmt) / context.fmt.unit_roundoff
