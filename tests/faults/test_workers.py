@@ -152,16 +152,19 @@ def test_f19_cancel_at_each_stage(shared_stack: Stack, stage: str) -> None:
 
 
 def test_f19_cancel_racing_with_the_end(shared_stack: Stack) -> None:
-    ends: dict[str, int] = {}
-    for number in range(25):
+    """The delay is steered to where the two meet: later after a cancel that won, sooner after one that lost."""
+    ends = {"CANCELED": 0, "SUCCEEDED": 0}
+    delay = 0.05
+    for _ in range(25):
         job = shared_stack.submit()
-        time.sleep(0.004 * number)
+        time.sleep(delay)
         status = shared_stack.http.post(f"/v1/jobs/{job}/cancel").status_code
         state = shared_stack.wait_end(job, 10)["state"]
         assert (status == 409) == (state == "SUCCEEDED"), (status, state)
-        ends[state] = ends.get(state, 0) + 1
+        ends[state] += 1
+        delay = delay * 1.4 if state == "CANCELED" else delay * 0.7
     assert sum(ends.values()) == 25
-    assert set(ends) == {"CANCELED", "SUCCEEDED"}, "the race was not close enough to be one"
+    assert min(ends.values()) >= 3, "the race was not close enough to be one"
     check(shared_stack)
 
 

@@ -261,3 +261,19 @@ def test_digest_of_a_spec_is_about_content_not_ids(sqlite_desk: Desk) -> None:
     digests = [sqlite_desk.row(one).spec_sha256 for one in (first, second, third)]
     assert digests[0] == digests[1] != digests[2]
     assert len(digests[0]) == len(hashlib.sha256().hexdigest())
+
+
+def test_looking_at_processes_that_vanish() -> None:
+    """A watch that falls over a dying process would leave its run unwatched."""
+    import subprocess
+    import sys
+
+    from worker.processes import children_of, family, resident_bytes
+
+    assert children_of(2**22 - 2) == []
+    for _ in range(30):
+        code = "import subprocess, sys; [subprocess.Popen(['true']) for _ in range(5)]"
+        one = subprocess.Popen([sys.executable, "-S", "-c", code])
+        while one.poll() is None:
+            assert resident_bytes(one.pid) >= 0
+            assert one.pid in list(family(one.pid))
