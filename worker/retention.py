@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Row, delete, exc, exists, not_, select, update
@@ -152,8 +154,14 @@ def _old_files(database: Database, settings: Settings) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _older(folder: Any, age_s: float) -> list[Any]:
+def _older(folder: Path, age_s: float) -> list[Path]:
+    """Entries of the folder that nobody has touched for so long; others may be removing them meanwhile."""
     if not folder.is_dir():
         return []
     limit = time.time() - age_s
-    return [path for path in folder.iterdir() if path.stat().st_mtime < limit]
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < limit:
+                found.append(path)
+    return found
