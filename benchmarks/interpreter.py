@@ -55,13 +55,13 @@ def _plain_child(model: RealModel) -> dict[str, float]:
 def _ours_child(model: RealModel) -> dict[str, float]:
     assert model.file is not None
     feeds = model.batches(model.file)[0]  # before the pool is shared: it makes ordinary sessions
-    from converter import pipeline
     from converter.compare.run import compare
     from converter.policy.context import Context
     from converter.policy.decide import decide
     from converter.ranges.batches import Batch
     from converter.ranges.constants import measure_constant, survey_constants
     from converter.ranges.observe import observe
+    from converter.run import catalog
     from converter.runtime.formatting import declared_formats, planned_formats
     from converter.runtime.interpreter import Interpreter
     from converter.runtime.session import share_thread_pool
@@ -69,7 +69,7 @@ def _ours_child(model: RealModel) -> dict[str, float]:
     from converter.types import ConversionRequest
 
     threads = share_thread_pool(THREADS)
-    loaded = load(model.file, pipeline.catalog())
+    loaded = load(model.file, catalog())
     index = loaded.index
     interpreter = Interpreter(index, threads)
     start = time.perf_counter()

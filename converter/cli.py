@@ -33,10 +33,10 @@ Threads = Annotated[int, typer.Option("--threads", help="threads of the engine; 
 
 @app.command()
 def convert(
-    model: Annotated[Path, typer.Argument(help=".onnx file (external data beside it)")],
+    model: Annotated[Path, typer.Argument(help=".onnx (external data beside it), TorchScript, .pt2 or folder")],
     samples: Samples = None,
     to: To = "fp16",
-    output: Annotated[Path | None, typer.Option(help="the converted model; default MODEL.FORMAT.onnx here")] = None,
+    output: Annotated[Path | None, typer.Option(help="the converted model; a .pt2 comes beside its .onnx")] = None,
     report: Annotated[Path | None, typer.Option(help="the report as JSON")] = None,
     html: Annotated[Path | None, typer.Option(help="the report as one HTML file")] = None,
     junit: Annotated[Path | None, typer.Option(help="the report as JUnit XML")] = None,
@@ -56,7 +56,7 @@ def convert(
     repair: Annotated[bool, typer.Option("--repair/--no-repair", help="widen culprits when the plan fails")] = True,
     validate: Annotated[bool, typer.Option("--validate/--no-validate", help="run and compare the result")] = True,
     metrics: Annotated[str, typer.Option(help="core, or all: the full set for every layer")] = "core",
-    dynamic: Annotated[list[str] | None, typer.Option(help="INPUT:AXIS, for PyTorch programs")] = None,
+    dynamic: Annotated[list[str] | None, typer.Option(help="ARGUMENT:AXIS to leave open, for PyTorch programs")] = None,
     seed: Annotated[int, typer.Option(help="seed of random operators")] = 0,
     threads: Threads = 0,
     as_json: Json = False,
@@ -77,7 +77,10 @@ def convert(
         "show": _wanted(as_json, quiet),
     }  # fmt: skip
     answer = _run(request, quiet or as_json)
-    _say(answer, as_json, quiet, {"model": target_path, "report": report, "html": html, "junit": junit, "csv": csv})
+    models = _model_files(target_path, answer["refusal"])
+    _say(answer, as_json, quiet, {**models, "report": report, "html": html, "junit": junit, "csv": csv})
+    if answer["refusal"]:
+        print(f"narrowcast: no {target_path}: {answer['refusal']}; {models['model']} is there", file=sys.stderr)
     raise typer.Exit(int(answer["exit_status"]))
 
 
@@ -116,7 +119,7 @@ def validate_models(
 
 @app.command()
 def inspect(
-    model: Annotated[Path, typer.Argument(help=".onnx file")],
+    model: Annotated[Path, typer.Argument(help=".onnx file, or a PyTorch program (with --samples)")],
     samples: Samples = None,
     to: To = "fp16",
     keep_fp32: Annotated[list[str] | None, typer.Option(help="node name pattern, or op:TYPE, to keep FP32")] = None,
@@ -169,6 +172,13 @@ def _run(request: Mapping[str, Any], silent: bool) -> Mapping[str, Any]:
 def _wanted(as_json: bool, quiet: bool) -> str:
     """How much of the report has to come back from the child."""
     return "summary" if as_json else "" if quiet else "report"
+
+
+def _model_files(target: Path, refusal: str) -> dict[str, Path | None]:
+    """The files a conversion wrote: a program has its ONNX model beside it, and may have been refused."""
+    if target.suffix != ".pt2":
+        return {"model": target}
+    return {"model": target.with_suffix(".onnx"), "program": None if refusal else target}
 
 
 def _say(answer: Mapping[str, Any], as_json: bool, quiet: bool, written: Mapping[str, Path | None]) -> None:

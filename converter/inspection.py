@@ -13,7 +13,6 @@ import onnx
 
 from converter.formats import BF16, FP16, NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex
-from converter.pipeline import Progress, Run, catalog, listed, quiet
 from converter.policy.context import Context
 from converter.policy.decide import decide
 from converter.ranges.batches import Batches, Source
@@ -21,9 +20,10 @@ from converter.ranges.constants import measure_constant, survey_constants
 from converter.ranges.merge import headroom_bits, overflow_share, share_below
 from converter.ranges.observe import observe
 from converter.request import check_words
+from converter.run import Progress, Run, catalog, listed, quiet
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import Threads
-from converter.source.onnx_file import load
+from converter.tracing import open_model
 from converter.types import ConversionRequest, PrecisionPlan, ValueRange
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -34,7 +34,7 @@ _RANGE_RULES = frozenset(("overflow", "underflow", "constants", "hidden range"))
 
 
 def inspect(
-    model: str | Path | onnx.ModelProto,
+    model: str | Path | onnx.ModelProto | Any,
     samples: Sequence[Source] | Source | None = None,
     request: ConversionRequest | None = None,
     *,
@@ -49,8 +49,9 @@ def inspect(
     run = Run(request or ConversionRequest(), progress, threads or Threads(), breadcrumb)
     check_words(run.request)
     with run.stage("load"):
-        loaded = load(model, catalog())
-        batches = None if samples is None else Batches(listed(samples), loaded.index)
+        opened = open_model(model, samples, run.request, False, run.threads.count)
+        loaded = opened.load(catalog())
+        batches = None if opened.samples is None else Batches(listed(opened.samples), loaded.index)
     ranges: dict[int, ValueRange] = {}
     if batches is not None:
         interpreter = Interpreter(loaded.index, run.threads, breadcrumb=breadcrumb)

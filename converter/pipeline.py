@@ -2,111 +2,37 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-import onnx_ir as ir
 
-from converter.compare.expected import expected_errors, explained_errors
-from converter.compare.outputs import mean_interval
-from converter.compare.provider import ProviderFigures, judge_provider, measure_on_provider
-from converter.compare.run import Comparison
-from converter.compare.tolerances import allowed_for, named_tolerance
-from converter.compare.verdict import judge
-from converter.cost import estimated_gain, narrow_share, node_flops
-from converter.environment import describe
+from converter.compare.tolerances import named_tolerance
+from converter.conversion import DoesNotLoad, Stages
 from converter.errors import InternalError, OptionError
-from converter.formats import NARROW_FORMATS, FloatFormat
-from converter.graph import ModelIndex, index_model
-from converter.numerics.exact import differing
-from converter.operators import OperatorCatalog
+from converter.formats import NARROW_FORMATS
+from converter.handing_back import HandBack, check_asked, conclude
 from converter.opset import raise_if_needed
-from converter.policy.context import Context
-from converter.policy.decide import decide
 from converter.policy.legality import has_cast
-from converter.policy.lookup import NARROW_SUMS
-from converter.proof import Proof, Prover
+from converter.program_facts import ProgramFacts
 from converter.ranges.batches import Batches, Source
-from converter.ranges.constants import measure_constant, survey_constants
-from converter.ranges.observe import observe
-from converter.report import build
 from converter.request import check_request
-from converter.rewrite.apply import Rewritten, rewrite
-from converter.rewrite.check import check_types, interface, narrowed
-from converter.rewrite.stream import WeightStream
-from converter.runtime.formatting import FormatSpec, declared_formats, planned_formats
-from converter.runtime.interpreter import Interpreter
-from converter.runtime.loading import loading_problem
-from converter.runtime.providers import chosen_provider, target_kernels
-from converter.runtime.session import CastInto, Threads, contributed_schemas
-from converter.source.final_check import checker_problem, forget_inner_shapes
-from converter.source.onnx_file import LoadedModel, load
-from converter.source.save import SavedModel, save
-from converter.source.type_propagation import propagate_types
+from converter.run import Progress, Run, catalog, listed, quiet
+from converter.runtime.providers import chosen_provider
+from converter.runtime.session import Threads
+from converter.source.onnx_file import LoadedModel
+from converter.tracing import Opened, check_trace, open_model
 from converter.types import (
-    ClampOutcome,
     Conversion,
     ConversionRequest,
-    Finding,
-    ModelFacts,
     OpClass,
-    OutputComparison,
-    OutputTolerance,
-    PrecisionPlan,
-    Report,
-    Summary,
-    ValueRange,
-    Verdict,
 )
-
-Progress = Callable[[str, int, int], None]
-
-
-def quiet(stage: str, done: int, total: int) -> None:
-    """Progress for nobody."""
-    del stage, done, total
-
-
-@dataclass
-class Run:
-    """Everything one conversion gathers on its way."""
-
-    request: ConversionRequest
-    progress: Progress
-    threads: Threads = field(default_factory=Threads)
-    breadcrumb: Callable[[str], None] | None = None
-    checked_batches: int = 1
-    timings: dict[str, float] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-
-    def interpreter(self, index: ModelIndex) -> Interpreter:
-        """An interpreter for a model under this run's settings."""
-        request = self.request
-        return Interpreter(index, self.threads, request.profile, request.seed, self.breadcrumb, NARROW_SUMS)
-
-    @contextmanager
-    def stage(self, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:
-        """Time a stage and tell its progress."""
-        started = time.perf_counter()
-        self.progress(name, 0, total)
-        yield lambda done: self.progress(name, done, total)
-        self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - started
-        self.progress(name, total, total)
-
-
-def catalog() -> OperatorCatalog:
-    """Schemas of ONNX and of ONNX Runtime's contributed operators."""
-    return OperatorCatalog(contributed_schemas())
 
 
 def convert(
-    model: str | Path | onnx.ModelProto,
+    model: str | Path | onnx.ModelProto | Any,
     samples: Sequence[Source] | Source | None = None,
     request: ConversionRequest | None = None,
     *,
@@ -119,10 +45,13 @@ def convert(
 ) -> Conversion:
     """Convert an FP32 model to mixed FP16/BF16 and prove it on sample batches.
 
-    ``options`` are fields of ``ConversionRequest`` (``to="bf16"``, ``overflow="widen"`` ...).  With ``output`` the
-    model is written there (external data beside it when the given model had some) and ``Conversion.model`` is
-    None; without it the mixed ``onnx_ir.Model`` is returned.  On the first ``checked_batches`` batches the rewritten
-    graph itself is run too and must give the same bits as the plan that was compared.
+    ``model`` is an ONNX file or proto, a PyTorch program (TorchScript, ``.pt2``, a Hugging Face folder: traced in a
+    process of its own), or a ``torch.nn.Module`` or ``ExportedProgram`` (traced here).  ``options`` are fields of
+    ``ConversionRequest`` (``to="bf16"``, ``overflow="widen"`` ...).  With ``output`` the model is written there
+    (external data beside it when the given model had some) and ``Conversion.model`` is None; without it the mixed
+    ``onnx_ir.Model`` is returned.  An ``output`` that ends in ``.pt2`` asks for a mixed ExportedProgram too, beside
+    the ONNX model of the same name.  On the first ``checked_batches`` batches the rewritten graph itself is run too
+    and must give the same bits as the plan that was compared.
 
     Raises:
         InputError: the model, a batch or an option is wrong; the message names the culprit.
@@ -133,19 +62,24 @@ def convert(
     request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
     chosen_provider(request.provider)
     run = Run(request, progress, threads or Threads(), breadcrumb, checked_batches)
-    known = catalog()
+    handing = HandBack.asked(output)
+    with run.stage("load"):
+        opened = open_model(model, samples, request, handing is not None, run.threads.count, run.timings)
+        check_asked(handing, opened)
     problem: DoesNotLoad | None = None
     for kept in FINENESS:
         run.findings.clear()
         with run.stage("load"):
-            loaded, batches = _load_raised(run, model, samples, known)
+            given = _load_raised(run, opened)
+        stages = Stages(run, given.loaded, given.batches, lambda: opened.load(catalog()), kept)
+        if problem is not None:
+            stages.tell_coarser(problem)
         try:
-            conversion = _Conversion(run, loaded, batches, lambda: load(model, known), kept)
-            if problem is not None:
-                conversion.tell_coarser(problem)
-            return conversion.result(output)
+            done = stages.result(handing.onnx if handing else output)
         except DoesNotLoad as error:
             problem = error
+            continue
+        return conclude(opened, given.program, done, handing, stages.outcome())
     raise InternalError(f"ONNX Runtime does not load the rewritten model: {problem}; this is a bug in narrowcast")
 
 
@@ -157,22 +91,26 @@ FINENESS: tuple[frozenset[OpClass], ...] = (
 """Classes kept FP32, tried in turn until ONNX Runtime's optimiser can load the result; the first nearly always does."""
 
 
-class DoesNotLoad(Exception):
-    """ONNX Runtime's optimiser cannot load the rewritten model although it loads the given one."""
+@dataclass(frozen=True)
+class _Given:
+    """The model to convert, its batches, and what is known of the program it came from."""
+
+    loaded: LoadedModel
+    batches: Batches | None
+    program: ProgramFacts | None
 
 
-def _load_raised(
-    run: Run,
-    model: str | Path | onnx.ModelProto,
-    samples: Sequence[Source] | Source | None,
-    known: OperatorCatalog,
-) -> tuple[LoadedModel, Batches | None]:
-    """The model, its operator set raised where BF16 needs it, and the batches."""
-    loaded = load(model, known)
-    batches = None if samples is None else Batches(listed(samples), loaded.index)
+def _load_raised(run: Run, opened: Opened) -> _Given:
+    """The model, its operator set raised where BF16 needs it, and the batches; a trace is checked on them."""
+    known = catalog()
+    loaded = opened.load(known)
+    batches = None if opened.samples is None else Batches(listed(opened.samples), loaded.index)
+    program = opened.facts
+    if program is not None and batches is not None:
+        program = check_trace(opened, loaded.index, run.interpreter(loaded.index), batches)
     raised = raise_if_needed(
         loaded,
-        lambda: load(model, known),
+        lambda: opened.load(known),
         run.request.to,
         None if batches is None else lambda: (batch.feeds for batch in batches),
         run.interpreter,
@@ -183,359 +121,5 @@ def _load_raised(
             f"opset {raised.loaded.index.opset} knows no Cast to {fmt.label}, so inputs and outputs cannot be that; "
             "leave out --io-types narrow, or export the model with opset 13 or newer"
         )
-    run.findings += [*raised.loaded.findings, *raised.findings]
-    return raised.loaded, batches
-
-
-def listed(samples: Sequence[Source] | Source) -> list[Source]:
-    """One batch or several, as a list."""
-    single = isinstance(samples, str | Path | Mapping)
-    return [samples] if single else list(samples)  # type: ignore[list-item, arg-type]
-
-
-class _Conversion:
-    """One conversion after loading: the remaining six stages."""
-
-    def __init__(
-        self,
-        run: Run,
-        loaded: LoadedModel,
-        batches: Batches | None,
-        reload: Callable[[], LoadedModel],
-        kept: frozenset[OpClass],
-    ) -> None:
-        self.run = run
-        self.reload = reload
-        self.kept = kept
-        self.request = run.request
-        self.loaded = loaded
-        self.index: ModelIndex = loaded.index
-        self.batches = batches
-        self._interpreter: Interpreter | None = None
-        self.ranges: dict[int, ValueRange] = {}
-
-    @property
-    def interpreter(self) -> Interpreter:
-        """Made when first needed: without samples nothing is run."""
-        if self._interpreter is None:
-            self._interpreter = self.run.interpreter(self.index)
-        return self._interpreter
-
-    def feeds(self) -> Iterator[Mapping[str, Any]]:
-        assert self.batches is not None
-        return (batch.feeds for batch in self.batches)
-
-    def result(self, output: str | Path | None) -> Conversion:
-        run, request = self.run, self.request
-        if self.batches is not None:
-            with run.stage("observe", len(self.batches)) as done:
-                self.ranges = observe(self.interpreter, self.batches, done)
-        with run.stage("decide"):
-            target = target_kernels(request.target)
-            has_kernel = target.runs if target else None
-            context = Context(
-                self.index, request, self.ranges, measure_constant, survey_constants, has_kernel, self.kept
-            )
-            plan = decide(context)
-            exact = exact_nodes(context)
-            expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
-            limits = self._limits(expected)
-        proof: Proof | None = None
-        if self.batches is not None and request.validate:
-            proof = self._prove(context, plan, limits)
-            plan = proof.plan
-        compared = proof.compared if proof else None
-        verdict, outputs = self._judge(plan, compared, limits, expected)
-        with run.stage("build"):
-            layers = self._layers(plan, compared, exact)
-            flops = node_flops(self.index, self.ranges)
-        nonfinite = list(self._reference_findings())
-        given_interface = interface(self.index.model)
-        external = any(True for v in self.index.model.graph.initializers.values() if _is_external(v.const_value))
-        changed = {self.index.name_of(v) for v in self.index.constants}
-        with run.stage("rewrite"):
-            rewritten = rewrite(self.index, plan, request.io_types == "narrow")
-            written = self._recheck(rewritten, plan, given_interface)
-            changed -= {v.name or "" for v in rewritten.model.graph.initializers.values() if _still_wide(v)}
-            if compared is not None:
-                self._verify(written, compared)
-            saved = self._save(rewritten, output, external, changed) if output else None
-        run.findings += nonfinite
-        provider = self._run_on_provider(rewritten, saved, compared, limits)
-        verdict = judge_provider(verdict, provider.reasons)
-        report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, proof)
-        report = replace(report, provider_outputs=provider.outputs, timings=run.timings)
-        return Conversion(None if saved else rewritten.model, report, saved.files if saved else ())
-
-    def _limits(self, expected: Mapping[int, float]) -> Mapping[str, OutputTolerance]:
-        """The limits of each output; the rounding model speaks of the first plan, whatever repair makes of it."""
-        tolerance = self.request.tolerance
-        assert tolerance is not None
-        graph = self.index.model.graph
-        return {
-            v.name or "": allowed_for(v.name or "", expected.get(self.index.id_of(v)), tolerance, self.request)
-            for v in graph.outputs
-        }
-
-    def _prove(self, context: Context, plan: PrecisionPlan, limits: Mapping[str, OutputTolerance]) -> Proof:
-        assert self.batches is not None
-        run = self.run
-        prover = Prover(
-            context, self.interpreter, self.feeds, len(self.batches), limits, run.checked_batches, run.stage
-        )
-        return prover.prove(plan)
-
-    def _judge(
-        self,
-        plan: PrecisionPlan,
-        compared: Comparison | None,
-        limits: Mapping[str, OutputTolerance],
-        expected: Mapping[int, float],
-    ) -> tuple[Verdict, tuple[OutputComparison, ...]]:
-        if compared is None:
-            return Verdict("unchecked"), ()
-        with self.run.stage("judge"):
-            outputs = output_rows(self.index, plan, compared, limits, expected)
-            return judge(outputs, compared.failures), outputs
-
-    def _layers(self, plan: PrecisionPlan, compared: Comparison | None, exact: frozenset[int]) -> Any:
-        spec = planned_formats(self.index, plan)
-        if compared is None:
-            expected = expected_errors(self.index, spec, exact)
-        else:
-            expected = explained_errors(self.index, spec, exact, compared.accumulated)
-        evidence = build.LayerEvidence(
-            accumulated=compared.accumulated if compared else {},
-            local=compared.local if compared else {},
-            ranges=self.ranges,
-            shapes=compared.shapes if compared else {},
-            expected=expected,
-        )
-        return build.layer_rows(self.index, plan, evidence)
-
-    def _recheck(self, rewritten: Rewritten, plan: PrecisionPlan, given: Any) -> ModelIndex:
-        """Type the rewritten graph from scratch and check it against every schema."""
-        model = rewritten.model
-        propagate_types(model, self.index.catalog)
-        written = index_model(model, self.index.catalog)
-        wanted = given
-        if self.request.io_types == "narrow":
-            wanted = narrowed(given, NARROW_FORMATS[plan.to].type_string)
-        check_types(written, wanted)
-        self._ask_checker(model)
-        self._try_loading(model)
-        return written
-
-    def _try_loading(self, model: ir.Model) -> None:
-        """FP16 models load in ONNX Runtime with its optimiser on; its CPU provider runs no BF16."""
-        if self.request.to != "fp16":
-            return
-        problem = loading_problem(model)
-        if problem is not None and loading_problem(self.reload().index.model) is None:
-            raise DoesNotLoad(problem)
-
-    def tell_coarser(self, problem: Exception) -> None:
-        """Say that a coarser mix was chosen, and what the finer one ran into."""
-        kept = ", ".join(sorted(c.value for c in self.kept))
-        text = (
-            f"operators of the classes {kept} stay FP32: ONNX Runtime's optimiser cannot load the finer mix ({problem})"
-        )
-        self.run.findings.append(Finding("coarser", self.loaded.facts.name, text))
-
-    def _ask_checker(self, model: ir.Model) -> None:
-        """The result passes ONNX's own checker in full, unless the given model did not either."""
-        problem = checker_problem(model)
-        if problem is None:
-            return
-        forget_inner_shapes(model)
-        again = checker_problem(model)
-        if again is None:
-            text = f"shapes stated for inner values contradict inference and were dropped ({problem})"
-            self.run.findings.append(Finding("stale", self.loaded.facts.name, text))
-            return
-        given = checker_problem(self.reload().index.model)
-        if given is None:
-            raise InternalError(f"the rewritten model fails onnx.checker: {again}; this is a bug in narrowcast")
-        text = f"the given model fails onnx.checker itself: {given}"
-        self.run.findings.append(Finding("given-invalid", self.loaded.facts.name, text))
-
-    def _verify(self, written: ModelIndex, compared: Comparison) -> None:
-        """Run the rewritten graph on the first batches: it must give the bits the plan promised."""
-        interpreter = self.run.interpreter(written)
-        spec: FormatSpec = declared_formats(written)
-        for feeds, promised in zip(self.feeds(), compared.kept_outputs, strict=False):
-            if promised is None:
-                continue
-            got = interpreter.run(feeds, [spec]).outputs[0]
-            assert got is not None
-            for name, expected in promised.items():
-                if not same_bits(expected, got[name]):
-                    raise InternalError(
-                        f"output '{name}' of the rewritten model differs from its plan's; this is a bug in narrowcast"
-                    )
-
-    def _run_on_provider(
-        self,
-        rewritten: Rewritten,
-        saved: SavedModel | None,
-        compared: Comparison | None,
-        limits: Mapping[str, OutputTolerance],
-    ) -> ProviderFigures:
-        """Run the written model whole on the provider that was asked for, against the FP32 outputs."""
-        name = chosen_provider(self.request.provider)
-        if name is None or compared is None:
-            return ProviderFigures()
-        model = saved.files[0] if saved else ir.to_proto(rewritten.model).SerializeToString()
-        with self.run.stage("compare"):
-            figures, latency = measure_on_provider(model, name, self.feeds(), compared.references, limits)
-        if latency is not None:
-            self.run.timings[f"one inference on {name}"] = latency
-        return figures
-
-    def _save(self, rewritten: Rewritten, output: str | Path, external: bool, changed: set[str]) -> SavedModel:
-        def make_caster(fmt: FloatFormat, source: Any, target: Any) -> CastInto:
-            assert fmt.onnx_type is not None
-            return CastInto(fmt.onnx_type, source, target, self.run.threads)
-
-        weights = WeightStream(make_caster, lambda done, total: self.run.progress("rewrite", done, total))
-        return save(rewritten.model, output, external, self.loaded.training, changed, weights)
-
-    def _report(
-        self,
-        plan: PrecisionPlan,
-        verdict: Verdict,
-        outputs: tuple[OutputComparison, ...],
-        layers: Any,
-        flops: Mapping[int, float],
-        rewritten: Rewritten,
-        saved: SavedModel | None,
-        proof: Proof | None,
-    ) -> Report:
-        run, facts = self.run, self.loaded.facts
-        ran = self._interpreter.findings if self._interpreter else []
-        findings = [*run.findings, *ran]
-        if not plan.narrow_nodes():
-            text = f"nothing was left to convert: every node is narrow already or stays FP32 (to {plan.to})"
-            findings.append(Finding("nothing-to-do", facts.name, text))
-        converted = None
-        if saved is not None:
-            findings += saved.findings
-            converted = ModelFacts(
-                name=Path(saved.files[0]).name,
-                sha256=saved.sha256,
-                opset=self.index.opset,
-                ir_version=rewritten.model.ir_version or 0,
-                bytes=saved.bytes,
-                weight_bytes=_weight_bytes(rewritten),
-                nodes=len(rewritten.model.graph),
-            )
-        narrow = plan.narrow_nodes()
-        summary = Summary(
-            nodes=len(self.index.nodes),
-            float_nodes=sum(d.format != "none" for d in plan.decisions),
-            narrow_nodes=len(narrow),
-            casts=rewritten.casts,
-            clamps=rewritten.clamps,
-            bytes_before=facts.bytes,
-            bytes_after=converted.bytes if converted else _weight_bytes(rewritten),
-            narrow_flops_share=narrow_share(flops, plan),
-            search_evaluations=proof.evaluations if proof else 0,
-            estimated_gain=estimated_gain(self.index, plan, self.ranges),
-        )
-        return Report(
-            verdict=verdict,
-            model=facts,
-            converted=converted,
-            request=self.request,
-            environment=describe(run.threads, self.request),
-            summary=summary,
-            outputs=outputs,
-            layers=layers,
-            decisions=plan.decisions,
-            clamps=_clamp_outcomes(plan, proof),
-            constants_changed=rewritten.constants_changed,
-            findings=tuple(findings),
-            repair=proof.rounds if proof else (),
-            price_list=proof.prices if proof else (),
-            policy=proof.policy if proof else (),
-            first_abnormal=build.first_abnormal(layers),
-            batches=proof.compared.batches if proof else 0,
-            timings=run.timings,
-        )
-
-    def _reference_findings(self) -> Iterator[Finding]:
-        """Values that are NaN or infinite in FP32 already."""
-        for value_id, seen in self.ranges.items():
-            if seen.nonfinite and self.index.producer[value_id] >= 0:
-                name = self.index.name_of(value_id)
-                infinite = seen.posinf_count + seen.neginf_count
-                text = f"value '{name}' holds {seen.nan_count} NaN and {infinite} infinite elements in FP32 already"
-                yield Finding("reference-nonfinite", name, text)
-
-
-def output_rows(
-    index: ModelIndex,
-    plan: PrecisionPlan,
-    compared: Comparison,
-    limits: Mapping[str, OutputTolerance],
-    expected: Mapping[int, float],
-) -> tuple[OutputComparison, ...]:
-    """Every graph output with its figures, its limits and the statistics over batches."""
-    rows = []
-    for value in index.model.graph.outputs:
-        record = compared.outputs[value.name or ""]
-        value_id = index.id_of(value)
-        mean, interval = mean_interval(record.errors)
-        rows.append(
-            OutputComparison(
-                value=record.name,
-                format=build.stored_format(index, plan, value_id),
-                type_string=index.types[value_id] or "",
-                shape=record.shape,
-                figures=record.figures,
-                expected_rel_l2=expected.get(value_id),
-                allowed=limits[record.name],
-                mismatches=record.mismatches,
-                worst_batch=record.worst_batch,
-                mean_rel_l2=mean,
-                mean_rel_l2_interval=interval,
-            )
-        )
-    return tuple(rows)
-
-
-def _clamp_outcomes(plan: PrecisionPlan, proof: Proof | None) -> tuple[ClampOutcome, ...]:
-    if proof is None:
-        return build.clamp_outcomes(plan, {}, {})
-    prices = {v: (p.widened_bytes, p.widened_rel_l2) for v, p in proof.clamps.items()}
-    return build.clamp_outcomes(plan, proof.compared.touched, prices)
-
-
-def same_bits(expected: Any, got: Any) -> bool:
-    """Equality bit for bit, NaN payloads aside."""
-    if isinstance(expected, list):
-        return isinstance(got, list) and len(got) == len(expected) and all(map(same_bits, expected, got))
-    if isinstance(expected, np.ndarray):
-        if not isinstance(got, np.ndarray) or expected.shape != got.shape:
-            return False
-        return expected.dtype == got.dtype and not differing(expected, got)
-    return True
-
-
-def exact_nodes(context: Context) -> frozenset[int]:
-    """Nodes whose operator never rounds."""
-    rows = ((n, context.row(n)) for n in range(len(context.index.nodes)))
-    return frozenset(n for n, row in rows if row is not None and row.op_class is OpClass.EXACT)
-
-
-def _is_external(tensor: Any) -> bool:
-    return type(tensor).__name__ == "ExternalTensor"
-
-
-def _still_wide(value: Any) -> bool:
-    return value.const_value is not None and value.const_value.dtype.name == "FLOAT"
-
-
-def _weight_bytes(rewritten: Rewritten) -> int:
-    values = rewritten.model.graph.initializers.values()
-    return sum(int(v.const_value.nbytes) for v in values if v.const_value is not None)
+    run.findings += [*opened.findings(), *raised.loaded.findings, *raised.findings]
+    return _Given(raised.loaded, batches, program)

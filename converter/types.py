@@ -12,8 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from converter.program_facts import ProgramFacts
+
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+PROVENANCE = "narrowcast"
+"""Prefix of the ``metadata_props`` keys that we write on nodes: ``format`` (decided), ``rule`` (inserted) ..."""
+
+RAISED_OPSET = "raised opset"
+"""The ``rule`` of nodes that raising the operator set put in: they are decided on like the user's own."""
 
 STAGES = ("load", "observe", "decide", "rewrite", "compare", "judge", "build")
 
@@ -551,6 +559,8 @@ class Report:
     provider_outputs: tuple[ProviderOutput, ...] = ()
     first_abnormal: str = ""
     batches: int = 0
+    program: ProgramFacts | None = None
+    """The PyTorch program the model was traced from."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds per stage; the only part that differs between two equal runs."""
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from converter import inspection, pipeline, validation
-from converter.errors import OptionError
+from converter.errors import InputError, OptionError
 from converter.report import view
 from converter.report.json_view import dump, report_object
 from converter.request import request_from_options
 from converter.runtime.session import share_thread_pool
 from converter.source.draft import Draft
 from converter.source.save import OutputFailure, check_target
+from converter.tracing import run_hand_back, run_trace
 from converter.types import Report
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -28,9 +29,12 @@ def run(request: Mapping[str, Any], tell: Tell, crumb: Callable[[str], None]) ->
         NarrowcastError: what went wrong, by branch.
     """
     verbs = {"convert": _convert, "validate": _validate, "inspect": _inspect}
+    programs = {"trace": run_trace, "hand_back": run_hand_back}
     verb = str(request.get("verb"))
+    if verb in programs:
+        return programs[verb](request, crumb)
     if verb not in verbs:
-        raise OptionError(f"unknown request '{verb}'; known are {', '.join(verbs)}")
+        raise OptionError(f"unknown request '{verb}'; known are {', '.join((*verbs, *programs))}")
     for key in _OUTPUTS:
         if request.get(key):
             check_target(Path(request[key]))  # now, not after a long run
@@ -96,9 +100,11 @@ def _finish(request: Mapping[str, Any], report: Report, models: list[str]) -> Ma
         if request.get(key):
             write_file(request[key], view(shown, name))
             files[key] = request[key]
+    refusal = _refusal(report)
     return {
-        "exit_status": 1 if report.verdict.status == "fail" else 0,
+        "exit_status": InputError.exit_status if refusal else 1 if report.verdict.status == "fail" else 0,
         "verdict": report.verdict.status,
+        "refusal": refusal,
         "files": files,
         "summary": shown["summary"],
         "shown": _shown(content, shown, request.get("show")),
@@ -112,6 +118,12 @@ def _shown(content: bytes, report: Mapping[str, Any], wanted: Any) -> str | None
     if wanted == "summary":
         return json.dumps({key: report[key] for key in ("verdict", "outputs", "summary")})
     return content.decode()
+
+
+def _refusal(report: Report) -> str:
+    """Why a program that was asked for is not there; empty when it is, or when none was asked for."""
+    handed = report.program.handed_back if report.program else None
+    return handed.reason if handed is not None and handed.status == "refused" else ""
 
 
 def write_file(path: str, content: bytes) -> None:

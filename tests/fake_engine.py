@@ -129,7 +129,7 @@ def layer(template: dict, number: int) -> dict:
 
 def write_results(run: Run) -> None:
     request = run.request
-    report = json.loads((Path(__file__).parent / "fake_report.json").read_bytes())
+    report = json.loads(Path(sys.argv[1]).read_bytes())
     report["verdict"] = {"status": run.verdict, "reasons": []}
     template = report["layers"][0]
     report["layers"] = [layer(template, number) for number in range(run.layer_count)]
@@ -154,7 +154,7 @@ def write_results(run: Run) -> None:
 
 
 def main() -> int:
-    tie_to_parent(int(sys.argv[3]))
+    tie_to_parent(int(sys.argv[-1]))
     folder = Path(sys.stdin.readline().rstrip("\n"))
     if not (folder / "request.json").is_file():
         return 0

@@ -27,6 +27,7 @@ from typing import Any
 import httpx2
 
 from api.embedded.broker import find_server, server_command
+from tests.fake_report import template
 from worker.contract import JobSpec, ModelFile, SampleBatch
 from worker.database import contents, submit
 from worker.database.engine import Database
@@ -36,7 +37,7 @@ from worker.settings import Settings
 from worker.storage import LocalStorage
 from worker.supervise import Station
 
-FAKE_ENGINE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
+FAKE_ENGINE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")), str(template()))
 ROOT = Path(__file__).resolve().parent.parent
 QUICK: dict[str, Any] = {
     "lease_s": 3.0,

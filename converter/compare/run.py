@@ -49,8 +49,8 @@ def compare(
     """
     index = interpreter.index
     reference = declared_formats(index)
-    accumulated = AccumulatedTap(index, spec, every_metric, interpreter.parts)
-    alone = LocalTap(index, spec, interpreter.parts)
+    accumulated = AccumulatedTap(index, spec, interpreter.background, every_metric)
+    alone = LocalTap(index, spec, interpreter.background)
     taps = ([accumulated] if layers else []) + ([alone] if local and layers else [])
     records = output_records(index, spec)
     failures: list[VerdictReason] = []

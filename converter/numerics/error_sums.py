@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from converter.formats import FloatFormat
-from converter.numerics.chunks import ALONE, CHUNK, Parts, chunks
+from converter.numerics.chunks import CHUNK, chunks
 from converter.types import ErrorFigures
 
 Float64Array = NDArray[np.float64]
@@ -85,9 +85,7 @@ class ErrorSums:
         self._reference_nonfinite = self._value_nonfinite = self._misplaced = 0
         self._saturated = self._flushed = 0
 
-    def add(
-        self, reference: NDArray[Any], value: NDArray[Any], fmt: FloatFormat | None = None, parts: Parts = ALONE
-    ) -> None:
+    def add(self, reference: NDArray[Any], value: NDArray[Any], fmt: FloatFormat | None = None) -> None:
         """Add two arrays of equal shape: float32 or float64 (narrow storage types work too, slower).
 
         ``fmt`` is the narrow format that ``value`` is stored in.  With it, elements are counted as *saturated*
@@ -95,11 +93,6 @@ class ErrorSums:
         (the value is zero, the reference is finite and not zero).  Raises ValueError when the shapes differ.
         """
         require_equal_shapes(reference, value)
-        if parts.split(reference.size):
-            a, b = (np.asarray(x, order="C").reshape(-1) for x in (reference, value))
-            for sums in parts.map(lambda span: _summed(a[span], b[span], fmt), a.size):
-                self.merge(sums)
-            return
         single = reference.dtype == np.float32 and value.dtype == np.float32
         with np.errstate(all="ignore"):
             if not single or reference.size < _SINGLE_FROM:
@@ -108,13 +101,6 @@ class ErrorSums:
             for piece, other in chunks(reference, value, size=_SINGLE_CHUNK):
                 if not self._add_single(piece, other, fmt):
                     self._add_wide(piece, other, fmt)
-
-    def merge(self, other: ErrorSums) -> None:
-        """Add everything that another object was given."""
-        for name in _ADDED:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self._absmax = max(self._absmax, other._absmax)
-        self._max_abs_error = max(self._max_abs_error, other._max_abs_error)
 
     def figures(self) -> ErrorFigures:
         """Return the core figures of everything added so far; those of the full set are None.
@@ -209,15 +195,6 @@ class ErrorSums:
             self._flushed += int(np.count_nonzero(zero & (a != 0)))
         if absmax > fmt.max_finite:
             self._saturated += int(np.count_nonzero((np.abs(b) == fmt.max_finite) & (np.abs(a) > fmt.max_finite)))
-
-
-def _summed(reference: NDArray[Any], value: NDArray[Any], fmt: FloatFormat | None) -> ErrorSums:
-    sums = ErrorSums()
-    sums.add(reference, value, fmt)
-    return sums
-
-
-_ADDED = tuple(name for name in ErrorSums.__slots__ if name not in ("_absmax", "_max_abs_error"))
 
 
 class DifferenceNorm:

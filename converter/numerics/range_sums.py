@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from converter.formats import FP32
-from converter.numerics.chunks import ALONE, CHUNK, Parts, chunks
+from converter.numerics.chunks import CHUNK, chunks
 from converter.types import EXPONENT_BINS, ValueRange
 
 UNSEEN: Final = (0,)
@@ -65,28 +65,14 @@ class RangeSums:
         self._integral = True
         self._exponents = np.zeros(EXPONENT_BINS, np.int64)
 
-    def add(self, x: NDArray[Any], parts: Parts = ALONE) -> None:
+    def add(self, x: NDArray[Any]) -> None:
         """Add an array of any shape and float type."""
         self._shape = larger_shape(self._shape, x.shape)
-        if parts.split(x.size):
-            flat = np.asarray(x, order="C").reshape(-1)
-            for sums in parts.map(lambda span: _summed(flat[span]), flat.size):
-                self._merge(sums)
-            return
         self._count += x.size
         with np.errstate(all="ignore"):
             for (piece,) in chunks(x):
                 self._integral = self._integral and _is_integral(piece)
                 self._add_chunk(piece if piece.dtype == np.float32 else _inside_float32(piece))
-
-    def _merge(self, other: RangeSums) -> None:
-        """Add all that another object saw but for its shape."""
-        for name in ("_count", "_zeros", "_nan", "_posinf", "_neginf", "_exponents"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self._minimum = min(self._minimum, other._minimum)
-        self._maximum = max(self._maximum, other._maximum)
-        self._absmin = min(self._absmin, other._absmin)
-        self._integral = self._integral and other._integral
 
     def result(self, shape: tuple[int, ...] | None = None) -> ValueRange:
         """Return the range of everything added so far; ``shape``: of the whole, when it was added in pieces."""
@@ -135,12 +121,6 @@ class RangeSums:
         self._posinf += int(np.count_nonzero(np.isposinf(x)))
         self._neginf += int(np.count_nonzero(np.isneginf(x)))
         return x[np.isfinite(x)]
-
-
-def _summed(x: NDArray[Any]) -> RangeSums:
-    sums = RangeSums()
-    sums.add(x)
-    return sums
 
 
 def larger_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from converter.errors import OptionError
 from converter.formats import FP32
 from converter.policy.clamps import clamp_sites
 from converter.policy.context import Context, Rule
@@ -25,12 +26,14 @@ from converter.policy.rules.loop_carried import loop_carried
 from converter.policy.rules.norm_patterns import norm_patterns
 from converter.policy.rules.overflow import overflow
 from converter.policy.rules.overrides import matched_nodes
+from converter.policy.rules.provenance import provenance
 from converter.policy.rules.residual import residual
 from converter.policy.rules.sentinels import limited_sentinels, saturable_inputs
 from converter.policy.rules.underflow import underflow
 from converter.types import Decision, OpClass, PolicyOverride, PrecisionPlan
 
 RULES: tuple[Rule, ...] = (
+    provenance,
     overflow,
     residual,
     constants,
@@ -49,13 +52,14 @@ def decide(context: Context, widened: Mapping[int, Refusal] | None = None) -> Pr
     """Decide every node; ``widened`` are nodes that repair or search keep FP32, with their reasons.
 
     Raises:
-        OptionError: an override matches nothing.
+        OptionError: an override matches nothing, or wants what no node it matches may be.
     """
     overrides = matched_nodes(context.index, context.request.overrides)
     sentinels = limited_sentinels(context)
     context.sentinels.update(saturable_inputs(context, sentinels))
     refused = _refusals(context, overrides, dict(widened or {}))
     candidates = _candidates(context, _forced(overrides))
+    _check_forced(context, overrides, candidates)
     narrow = frozenset(n for n in candidates if n not in refused)
     narrow, refused = _settle(context, narrow, refused, frozenset(overrides))
     ports = [_ports(context, n, narrow) for n in range(len(context.index.nodes))]
@@ -81,6 +85,20 @@ def _read_narrow(context: Context, sentinels: Mapping[int, float], layout: Layou
 def _forced(overrides: Mapping[int, PolicyOverride]) -> frozenset[int]:
     """Nodes the user wants narrow."""
     return frozenset(n for n, o in overrides.items() if o.format != FP32.name)
+
+
+def _check_forced(context: Context, overrides: Mapping[int, PolicyOverride], candidates: frozenset[int]) -> None:
+    wishes: dict[PolicyOverride, list[int]] = {}
+    for node_id in sorted(_forced(overrides)):
+        wishes.setdefault(overrides[node_id], []).append(node_id)
+    for override, nodes in wishes.items():
+        if not candidates.intersection(nodes):
+            refusal = context.illegal.get(nodes[0])
+            why = refusal.reason if refusal else "it has no FP32 of its own to narrow"
+            raise OptionError(
+                f"{override.origin or 'an override'} wants node '{context.index.labels[nodes[0]]}' "
+                f"({context.index.nodes[nodes[0]].op_type}) in {context.fmt.label}: {why}; leave it out"
+            )
 
 
 def _candidates(context: Context, forced: frozenset[int]) -> frozenset[int]:
@@ -203,7 +221,8 @@ def _decision(
         assert row is not None
         forced = overrides.get(node_id)
         if forced is not None and forced.format != FP32.name:
-            return Decision(node_id, label, op_type, context.fmt.name, "override", f"narrowed by {forced.origin}")
+            reason = f"narrowed by {forced.origin or 'an override'}"
+            return Decision(node_id, label, op_type, context.fmt.name, "override", reason)
         return Decision(node_id, label, op_type, context.fmt.name, f"class {row.op_class.value}", row.reason)
     refusal = refused.get(node_id)
     if refusal is None and row is not None and row.op_class is OpClass.WIDE:

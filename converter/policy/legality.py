@@ -68,7 +68,7 @@ def narrow_ports(index: ModelIndex, node_id: int, row: OpPolicy | None, fmt: Flo
     if not chosen:
         if barred:
             return Refusal(node_id, "legality", _barred_reason(index, node_id, schema, barred, fmt))
-        return Refusal(node_id, "legality", f"{node.op_type} has no FP32 port that may become {fmt.label}")
+        return Refusal(node_id, "ports", f"{node.op_type} has no FP32 port that should become {fmt.label}")
     inputs = tuple(
         _input_want(index, node_id, position, schema, chosen, row, fmt)
         for position in range(len(index.inputs[node_id]))

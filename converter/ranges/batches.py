@@ -36,7 +36,7 @@ class Batches:
     """All batches of a request, read again from their files on each iteration; one is in memory at a time."""
 
     def __init__(self, sources: Sequence[Source], index: ModelIndex) -> None:
-        self._sources = _expand(sources)
+        self._sources = expand_sources(sources)
         self._index = index
         if not self._sources:
             raise BatchError("no sample batch was given; pass --samples FILE.npz (keys are the input names)")
@@ -47,10 +47,11 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         for number, source in enumerate(self._sources):
             name = Path(source).name if isinstance(source, str | Path) else f"batch {number}"
-            yield Batch(name, check_batch(_read(source, self._index), self._index, name))
+            yield Batch(name, check_batch(read_source(source, required_inputs(self._index)), self._index, name))
 
 
-def _expand(sources: Sequence[Source]) -> list[Source]:
+def expand_sources(sources: Sequence[Source]) -> list[Source]:
+    """Folders become the batch files inside them, in the order of their names."""
     found: list[Source] = []
     for source in sources:
         if isinstance(source, str | Path) and Path(source).is_dir():
@@ -63,7 +64,12 @@ def _expand(sources: Sequence[Source]) -> list[Source]:
     return found
 
 
-def _read(source: Source, index: ModelIndex) -> dict[str, Array]:
+def read_source(source: Source, names: Sequence[str]) -> dict[str, Array]:
+    """The arrays of one batch by key; ``names`` are the inputs, of which a ``.npy`` needs to be the only one.
+
+    Raises:
+        BatchError: the file is missing, empty or unreadable.
+    """
     if isinstance(source, Mapping):
         return dict(source)
     path = Path(source)
@@ -76,13 +82,13 @@ def _read(source: Source, index: ModelIndex) -> dict[str, Array]:
     if reader is None:
         raise BatchError(f"sample batch '{path}' has an unknown ending; use one of {', '.join(readers)}")
     try:
-        return reader(path, index)
+        return reader(path, names)
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise BatchError(f"sample batch '{path}' cannot be read: {error}; write it with numpy.savez") from error
 
 
-def _read_npz(path: Path, index: ModelIndex) -> dict[str, Array]:
-    del index
+def _read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
+    del names
     with path.open("rb") as stream:
         archive = np.load(stream, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -90,8 +96,7 @@ def _read_npz(path: Path, index: ModelIndex) -> dict[str, Array]:
         return {key: archive[key] for key in archive.files}
 
 
-def _read_npy(path: Path, index: ModelIndex) -> dict[str, Array]:
-    names = required_inputs(index)
+def _read_npy(path: Path, names: Sequence[str]) -> dict[str, Array]:
     if len(names) != 1:
         raise BatchError(
             f"'{path}' holds one unnamed array, but the model has {len(names)} inputs ({', '.join(names)}); "
@@ -104,8 +109,8 @@ def _read_npy(path: Path, index: ModelIndex) -> dict[str, Array]:
     return {names[0]: array}
 
 
-def _read_safetensors(path: Path, index: ModelIndex) -> dict[str, Array]:
-    del index
+def _read_safetensors(path: Path, names: Sequence[str]) -> dict[str, Array]:
+    del names
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -113,6 +118,26 @@ def _read_safetensors(path: Path, index: ModelIndex) -> dict[str, Array]:
         return dict(load_file(path))
     except SafetensorError as error:
         raise ValueError(str(error)) from error
+
+
+def flat_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample with nested tuples, lists and dicts spelled out as dotted keys."""
+    return dict(_flat_items(sample.items()))
+
+
+def _flat_items(items: Iterable[tuple[Any, Any]], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in items:
+        if isinstance(value, Mapping):
+            yield from _flat_items(value.items(), f"{prefix}{key}.")
+        elif isinstance(value, list | tuple) and not _is_numbers(value):
+            yield from _flat_items(enumerate(value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _is_numbers(value: Sequence[Any]) -> bool:
+    """Whether a list is an array written out."""
+    return bool(value) and all(isinstance(v, int | float) for v in value)
 
 
 def required_inputs(index: ModelIndex) -> list[str]:
@@ -138,6 +163,8 @@ def check_batch(given: Mapping[str, Any], index: ModelIndex, name: str) -> dict[
     for key, value in inputs.items():
         if key in given:
             feeds[key] = _check_value(given[key], value, name)
+        elif (type_string(value.type) or "").startswith("optional("):
+            feeds[key] = None
         elif key not in graph.initializers:
             raise BatchError(
                 f"batch '{name}' lacks input '{key}' ({type_string(value.type)}); add it under that key. "

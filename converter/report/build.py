@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from converter.formats import FORMATS, NARROW_FORMATS, format_of
 from converter.graph import ModelIndex, holds_floats
 from converter.operators import canonical_domain
+from converter.source_lines import STACK_TRACE, innermost_line, module_of
 from converter.types import (
     ClampOutcome,
     ErrorFigures,
@@ -63,6 +64,8 @@ def _row(
         headroom_bits=headroom(observed, plan.to),
         expected_rel_l2=expected,
         status=_status(accumulated, expected),
+        module=module_of(node.metadata_props, node.name or "", node.op_type),
+        source_line=innermost_line(node.metadata_props.get(STACK_TRACE, "")),
         inputs=tuple(index.name_of(v) for v in index.inputs[node_id] if index.is_float(v) and v not in index.constants),
     )
 

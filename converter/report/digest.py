@@ -237,3 +237,63 @@ def narrow_share(summary: Object) -> str:
 def source_of(entry: Any) -> str:
     """Module path and source line of a layer, where the model came from a program."""
     return "  ".join(text for text in (entry.get("module", ""), entry.get("source_line", "")) if text)
+
+
+def worst_modules(report: Object, limit: int) -> list[Object]:
+    """Modules below the whole model by their share of the rounding error."""
+    return sorted(report["modules"][1:], key=lambda row: -row["share"])[:limit]
+
+
+def worst_block(report: Object) -> str:
+    """Which module makes most of the rounding error; empty when no layer names a module."""
+    worst = next((row for row in report["modules"] if row["worst"]), None)
+    if worst is None:
+        return ""
+    return (
+        f"{wording.printable(worst['module'], NAME_LIMIT)} makes {wording.percent(worst['share'])} of the rounding "
+        f"error ({wording.plural(worst['layers'], 'layer')}, {wording.figure(worst['local_rel_l2'])} of its own)"
+    )
+
+
+def program_line(report: Object) -> str:
+    """How the program was traced and what was handed back, in one line; empty for a model that was ONNX already."""
+    facts = report["program"]
+    if facts is None:
+        return ""
+    handed = handed_back_sentence(facts)
+    traced = f"traced from {facts['kind']} by {facts['exporter']}; {trace_sentence(facts)}"
+    return wording.printable(traced + (f"; {handed}" if handed else ""), SENTENCE_LIMIT)
+
+
+def trace_sentence(facts: Object) -> str:
+    """How well the ONNX graph fits the program before any cast."""
+    if facts["trace_tolerance"] is None:
+        return "not done"
+    worst = max((output["trace_rel_l2"] or 0.0 for output in facts["outputs"]), default=0.0)
+    return (
+        f"the FP32 graph differs from PyTorch by at most {wording.figure(worst)} (relative L2), allowed "
+        f"{wording.figure(facts['trace_tolerance'])}"
+    )
+
+
+def handed_back_sentence(facts: Object) -> str:
+    """What became of the mixed program that was asked for; empty when none was."""
+    handed = facts["handed_back"]
+    if handed is None:
+        return ""
+    name = wording.printable(handed["name"], NAME_LIMIT)
+    if handed["status"] != "written":
+        return f"refused: {wording.printable(handed['reason'], SENTENCE_LIMIT)}"
+    worst = max((output["rel_l2"] or 0.0 for output in handed["outputs"]), default=0.0)
+    left = [
+        wording.plural(len(handed["partly"]), "operator stays FP32", "operators stay FP32")
+        + " (its ONNX nodes disagree)"
+        if handed["partly"]
+        else "",
+        f"{len(handed['unmatched'])} without ONNX node follow their inputs" if handed["unmatched"] else "",
+    ]
+    more = "".join(f"; {text}" for text in left if text)
+    return (
+        f"{name}: {handed['narrow']:,} of {handed['nodes']:,} operators narrow{more}; differs from the ONNX result by "
+        f"at most {wording.figure(worst)}"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from converter.report import digest, html_lists, wording
+from converter.report import digest, html_lists, html_program, wording
 from converter.report.columns import Column, alone, nonfinite, num, sqnr
 from converter.report.html_provenance import provenance
 from converter.report.html_tables import meter, named, pairs, section, status_mark, table, told
@@ -29,6 +29,8 @@ def content(report: Object) -> Markup:
         verdict(report),
         outputs(report),
         first_abnormal(report),
+        html_program.program(report),
+        html_program.modules(report),
         charts(report),
         layers(report),
         *html_lists.lists(report),

@@ -82,6 +82,21 @@ _LAYERS = (
     Column("", lambda layer: layer["status"]),
 )
 
+_MODULES = (
+    Column("module", lambda row: code(row["module"])),
+    num("layers", "layers", wording.count),
+    num("own rounding", "local_rel_l2", wording.figure),
+    num("share", "share", wording.percent),
+    Column("worst rel. L2", lambda row: wording.figure(row["worst_rel_l2"]), number=True),
+    Column("", lambda row: "worst block" if row["worst"] else ""),
+)
+
+_PROGRAM = (
+    Column("result", lambda o: code(o["name"])),
+    num("trace rel. L2", "trace_rel_l2", wording.figure),
+    num("converted rel. L2", "converted_rel_l2", wording.figure),
+)
+
 _RULES = (
     Column("rule", lambda entry: prose(entry["rule"])),
     Column("format", lambda entry: wording.label(entry["format"])),
@@ -95,6 +110,8 @@ def _tables(report: Object) -> list[str]:
         _table("Broken limits", _REASONS, report["verdict"]["reasons"]),
         _table("Outputs", _OUTPUTS, report["outputs"]),
         _table(f"The {len(worst)} worst of {wording.plural(len(report['layers']), 'layer')}", _LAYERS, worst),
+        _table("Modules by rounding error", _MODULES, digest.worst_modules(report, WORST_LAYERS)),
+        _table("Against the PyTorch program", _PROGRAM, (report["program"] or {}).get("outputs", [])),
         _table("Decisions", _RULES, digest.rule_counts(report)),
     ]
 

@@ -8,6 +8,8 @@ import numbers
 from collections.abc import Mapping
 from typing import Any
 
+from converter.program_facts import ProgramFacts
+from converter.report.modules import module_rows
 from converter.types import (
     ClampOutcome,
     Decision,
@@ -74,6 +76,8 @@ def report_object(report: Report) -> Object:
         "price_list": plain(report.price_list),
         "policy": {"rules": [_rule(override) for override in report.policy]},
         "provider_outputs": plain(report.provider_outputs),
+        "modules": [numbered(row) for row in module_rows(report.layers)],
+        "program": _program(report.program),
         "first_abnormal": report.first_abnormal or None,
         "batches": report.batches,
         "timings": plain(report.timings),
@@ -84,6 +88,19 @@ def _rule(override: PolicyOverride) -> dict[str, Any]:
     """One line of a policy file: only what it matches by."""
     found = {name: value for name, value in plain(override).items() if value is not None and name != "origin"}
     return {key: found[key] for key in ("node", "value", "op_type", "inputs_from", "feeds", "format") if key in found}
+
+
+def _program(facts: ProgramFacts | None) -> Object | None:
+    """The traced program; its notes stand among the findings."""
+    if facts is None:
+        return None
+    found: Object = plain(dataclasses.replace(facts, notes=(), handed_back=None))
+    del found["notes"]
+    handed = facts.handed_back
+    if handed is not None:
+        outputs = [numbered({"name": name, "rel_l2": gap}) for name, gap in handed.outputs]
+        found["handed_back"] = {**plain(dataclasses.replace(handed, outputs=())), "outputs": outputs}
+    return found
 
 
 _PLAIN = frozenset({type(None), str, bool, int, float})

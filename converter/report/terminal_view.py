@@ -42,6 +42,9 @@ def verdict_lines(report: Object) -> Text:
     text.append(f"{digest.diagnosis(report)}\n", style="")
     for reason in report["verdict"]["reasons"]:
         text.append(f"  limit broken: {_safe(digest.reason_text(reason), 400)}\n")
+    for line in (digest.worst_block(report), digest.program_line(report)):
+        if line:
+            text.append(f"{line}\n")
     text.append(
         f"{digest.narrow_share(summary)} nodes narrow, {wording.percent(summary['narrow_flops_share'])} of the "
         f"arithmetic; {digest.saved(summary)}; {wording.plural(summary['casts_inserted'], 'cast')}, "

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from converter.types import PROVENANCE, RAISED_OPSET
+
 
 class CannotAdapt(Exception):
     """A node that has no equal at the next version; the text says why."""
@@ -31,8 +33,9 @@ class Site:
 
     def constant(self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ir.Value:
         """A Constant node in front of the node; returns its output."""
-        tensor = ir.tensor(array, name=self.fresh(f"{self.node.name or self.node.op_type}_{name}"))
-        return self.before("Constant", [], [ir.AttrTensor("value", tensor)], tensor.name or name, tensor)
+        wanted = f"{self.node.name or self.node.op_type}_{name}"
+        tensor = ir.tensor(array, name=wanted)
+        return self.before("Constant", [], [ir.AttrTensor("value", tensor)], wanted, tensor)
 
     def before(
         self,
@@ -47,7 +50,7 @@ class Site:
         if like is not None:
             output.type, output.shape = ir.TensorType(like.dtype), ir.Shape(like.shape.numpy())
         made = ir.Node("", op_type, list(inputs), list(attributes), outputs=[output], name=self.fresh(f"{name}_node"))
-        made.metadata_props["narrowcast.rule"] = "raised opset"
+        made.metadata_props[f"{PROVENANCE}.rule"] = RAISED_OPSET
         graph = self.node.graph
         assert isinstance(graph, ir.Graph)
         graph.insert_before(self.node, made)
@@ -143,7 +146,7 @@ def _reshape_result(site: Site, shape: ir.Value) -> None:
     name = result.name or ""
     restored = ir.Value(name=name, type=result.type, shape=result.shape)
     reshape = ir.Node("", "Reshape", [result, shape], outputs=[restored], name=site.fresh(f"{name}_restore"))
-    reshape.metadata_props["narrowcast.rule"] = "raised opset"
+    reshape.metadata_props[f"{PROVENANCE}.rule"] = RAISED_OPSET
     for reader, position in list(result.uses()):
         if reader is not reshape:
             reader.replace_input_with(position, restored)
@@ -247,7 +250,6 @@ ADAPTERS: dict[tuple[str, int], Adapter] = {
     ("Dropout", 10): _dropout_mask,
     ("Dropout", 12): _dropout,
     ("GridSample", 20): _grid_sample,
-    ("GroupNormalization", 21): refused("GroupNormalization's scale and bias became per channel with opset 21"),
     ("Hardmax", 13): _flattening,
     ("LogSoftmax", 13): _flattening,
     ("Pad", 11): _pad,

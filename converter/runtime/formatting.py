@@ -142,4 +142,4 @@ _SMALL_BYTES = 2**20
 
 def limited(array: Array, bound: float) -> Array:
     """A Clip to ``[-bound, bound]``; NaN stays NaN."""
-    return np.asarray(np.clip(array, np.float32(-bound), np.float32(bound)))  # NumPy makes scalars of rank 0
+    return np.asarray(np.clip(array, np.float32(-bound), np.float32(bound)))

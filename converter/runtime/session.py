@@ -8,6 +8,7 @@ runs bit-equal.  Narrow types never reach ONNX Runtime: the interpreter stores F
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -88,9 +89,13 @@ def _options(threads: Threads, optimise: bool = False) -> ort.SessionOptions:
     return options
 
 
+_PLACE: Final = re.compile(r"/\S+\.(?:cc|h|hpp|cpp):\d+ [^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? ")
+"""Where in its own source ONNX Runtime found a fault: a file, a line and a C++ function."""
+
+
 def one_line(error: BaseException) -> str:
     """The text of a native error on one line, without source paths of its build."""
-    text = " ".join(str(error).split())
+    text = _PLACE.sub("", " ".join(str(error).split()))
     return text.split(" : ", 2)[-1][:400] if text.startswith("[ONNXRuntimeError]") else text[:400]
 
 
@@ -103,7 +108,7 @@ def _native_errors() -> Iterator[None]:
 
 
 def _kernel_error(error: Exception) -> KernelFailure:
-    missing = isinstance(error, binding.NotImplemented)
+    missing = isinstance(error, binding.NotImplemented) or "is not a registered function/op" in str(error)
     return KernelMissing(one_line(error)) if missing else KernelFailure(one_line(error))
 
 

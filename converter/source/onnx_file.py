@@ -197,6 +197,7 @@ def _inline_functions(proto: onnx.ModelProto, catalog: OperatorCatalog, findings
     names = [f"{f.domain}::{f.name}" for f in proto.functions]
     _align_function_opsets(proto, catalog)
     _write_out_defaults(proto)
+    _initializers_to_constants(proto)
     _import_function_domains(proto)
     weights = list(proto.graph.initializer)
     typed = {v.name for v in (*proto.graph.input, *proto.graph.value_info)}
@@ -262,6 +263,18 @@ def _write_out_defaults(proto: onnx.ModelProto) -> None:
         found = defaults.get((node.domain, node.op_type, node.overload), [])
         node.attribute.extend(a for a in found if a.name not in given)
         graphs += [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+
+
+def _initializers_to_constants(proto: onnx.ModelProto) -> None:
+    """Turn initializers of bodies inside functions into Constant nodes: the inliner renames them inconsistently."""
+    graphs = [a.g for f in proto.functions for n in f.node for a in n.attribute if a.HasField("g")]
+    while graphs:
+        body = graphs.pop()
+        nodes = [onnx.helper.make_node("Constant", [], [t.name], value=t) for t in body.initializer]
+        nodes += [onnx.NodeProto.FromString(n.SerializeToString()) for n in body.node]
+        del body.node[:], body.initializer[:]
+        body.node.extend(nodes)
+        graphs += [a.g for n in body.node for a in n.attribute if a.HasField("g")]
 
 
 def _opset(proto: onnx.ModelProto) -> int:

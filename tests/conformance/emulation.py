@@ -189,12 +189,15 @@ def _widen_attributes(node: NodeProto) -> None:
             _widen_tensor(attribute.t)
         elif attribute.type == AttributeProto.TYPE_PROTO:
             _widen_type(attribute.tp)
-        elif attribute.type == AttributeProto.INT and attribute.i in NARROW:
-            if attribute.name in _TYPE_ATTRIBUTES or (node.op_type == "Cast" and attribute.name == "to"):
-                attribute.i = TensorProto.FLOAT
-                if node.op_type == "Cast":
-                    for extra in [a for a in node.attribute if a.name in ("saturate", "round_mode")]:
-                        node.attribute.remove(extra)
+        elif attribute.type == AttributeProto.INT and attribute.i in NARROW and _names_a_type(node, attribute.name):
+            attribute.i = TensorProto.FLOAT
+            if node.op_type == "Cast":
+                for extra in [a for a in node.attribute if a.name in ("saturate", "round_mode")]:
+                    node.attribute.remove(extra)
+
+
+def _names_a_type(node: NodeProto, attribute: str) -> bool:
+    return attribute in _TYPE_ATTRIBUTES or (node.op_type == "Cast" and attribute == "to")
 
 
 class Runnable:

@@ -1,0 +1,153 @@
+"""Reading program files.  Called in the isolated child process only: TorchScript and ``.pt2`` files run code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from converter.errors import ModelError
+from converter.source.detect import SourceKind, read_config
+from converter.source.torch_program import require_transformers
+from converter.source.torch_program.export import quiet
+from converter.source.torch_program.reasons import reason
+
+MODULE = "nn.Module"
+
+
+@dataclass
+class Program:
+    """A program in memory: ``module`` (a ScriptModule too), or ``exported``.
+
+    ``reload`` reads it again, for programs that change when they run; ``mode`` says in which mode it will be traced.
+    """
+
+    kind: str
+    label: str
+    mode: str
+    module: torch.nn.Module | None = None
+    exported: ExportedProgram | None = None
+    reload: Callable[[], Program] | None = None
+    notes: list[tuple[str, str]] = field(default_factory=list)
+
+
+def load_program(path: Path, kind: SourceKind) -> Program:
+    """Read a program in FP32, on the CPU.
+
+    Raises:
+        ModelError: it cannot be loaded; the message quotes PyTorch's reason.
+        PackageMissing: a folder needs transformers.
+    """
+    readers = {
+        SourceKind.TORCHSCRIPT: _torchscript,
+        SourceKind.EXPORTED_PROGRAM: _exported,
+        SourceKind.FOLDER: _folder,
+    }
+    program = readers[kind](path)
+    if kind is not SourceKind.FOLDER:
+        program.reload = lambda: readers[kind](path)
+    return program
+
+
+def _torchscript(path: Path) -> Program:
+    try:
+        module = torch.jit.load(str(path), map_location="cpu")
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    mode = _to_eval(module)
+    return Program(SourceKind.TORCHSCRIPT.value, module.original_name or "ScriptModule", mode, module=module)
+
+
+def _to_eval(module: torch.nn.Module) -> str:
+    """Put a module into eval mode; what was done, in words."""
+    training = [name or "the module" for name, part in module.named_modules() if getattr(part, "training", False)]
+    if not training:
+        return "eval mode, as given"
+    module.eval()
+    return f"eval mode: eval() was called, the program was saved in training mode ({len(training)} modules)"
+
+
+def _exported(path: Path) -> Program:
+    try:
+        with quiet():
+            _import_result_classes(path)
+            program = torch.export.load(str(path))
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    return from_exported(program)
+
+
+def _import_result_classes(path: Path) -> None:
+    """Results of transformers' classes can be read when the library has registered them."""
+    with zipfile.ZipFile(path) as archive:
+        graphs = [name for name in archive.namelist() if name.endswith(".json")]
+        named = any(b"transformers.modeling_outputs" in archive.read(name) for name in graphs)
+    if named:
+        require_transformers()
+        importlib.import_module("transformers.modeling_outputs")
+
+
+def from_exported(program: ExportedProgram) -> Program:
+    """An ExportedProgram as it is: its graph was fixed when it was exported."""
+    devices = {t.device.type for t in (*program.state_dict.values(), *program.constants.values())
+               if isinstance(t, torch.Tensor)}  # fmt: skip
+    if devices - {"cpu"}:
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, "cpu")
+    mode = "as it was exported (training branches, if any, are fixed in its graph)"
+    return Program(SourceKind.EXPORTED_PROGRAM.value, "ExportedProgram", mode, exported=program)
+
+
+def _folder(path: Path) -> Program:
+    """A folder as ``save_pretrained`` writes it: a class of transformers itself, weights from safetensors."""
+    require_transformers()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    import transformers
+
+    names = read_config(path / "config.json").get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else "AutoModel"
+    kind: Any = getattr(transformers, name, None)
+    if not hasattr(kind, "from_pretrained"):
+        raise ModelError(
+            f"the config.json of folder '{path.name}' asks for the class '{name}', which transformers "
+            f"{transformers.__version__} does not have; give one of its own classes in 'architectures'"
+        )
+    try:
+        module = kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, use_safetensors=True,
+                                      dtype=torch.float32, attn_implementation="eager")  # fmt: skip
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    module.eval()
+    if hasattr(module.config, "use_cache"):
+        module.config.use_cache = False
+    note = "transformers' own code, attention written out (attn_implementation='eager'), no cache of keys and values"
+    return Program(SourceKind.FOLDER.value, name, "eval mode", module=module, notes=[("program", note)])
+
+
+def _unreadable(path: Path, error: Exception) -> ModelError:
+    return ModelError(
+        f"'{path.name}' cannot be loaded by PyTorch {torch.__version__}: {reason(error)}; save it again with this "
+        "version, or export it to ONNX where it loads"
+    )
+
+
+def from_module(module: torch.nn.Module) -> Program:
+    """A module of the caller's, left as it is: the trace puts it into eval mode and back."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return Program(SourceKind.TORCHSCRIPT.value, module.original_name or "ScriptModule", "", module=module)
+    narrow = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.dtype.is_floating_point} - {
+        "float32", "float64"}  # fmt: skip
+    if narrow:
+        raise ModelError(
+            f"the module holds parameters of type {', '.join(sorted(narrow))}; the reference is FP32: call .float() "
+            "on it"
+        )
+    return Program(MODULE, type(module).__name__, "", module=module)

@@ -1,0 +1,1 @@
+"""PyTorch programs in and out; these tests run where torch is installed."""
