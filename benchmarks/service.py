@@ -171,7 +171,7 @@ def _forget(stack: Stack) -> None:
 
 
 def latency(folder: Path, model: Path, samples: Path, rounds: int) -> dict[str, Any]:
-    """Median of the differences; a pause lets the worker prepare its next child, as between two users."""
+    """Difference of the medians; before each round the worker's next child is prepared, as between two users."""
     from converter import convert
 
     def in_process(number: int) -> float:
@@ -184,7 +184,7 @@ def latency(folder: Path, model: Path, samples: Path, rounds: int) -> dict[str, 
     served = []
     with Stack(folder / "stack", PRODUCTION) as stack, Client(stack.url, state_dir=folder) as client:
         for number in range(rounds + 1):
-            time.sleep(2.5)
+            wait_until_prepared(stack)
             start = time.perf_counter()
             job = client.wait(client.submit(model, [samples], options={"seed": number}).id, 60)
             served.append(time.perf_counter() - start)
@@ -198,6 +198,18 @@ def latency(folder: Path, model: Path, samples: Path, rounds: int) -> dict[str, 
         "bar": "above <= 0.7 s",
         "met": above <= 0.7,
     }
+
+
+def wait_until_prepared(stack: Stack) -> None:
+    """Until the waiting child has loaded the engine: it is there, and uses no processor time any more."""
+    used = -1.0
+    while True:
+        fields = Path(f"/proc/{stack.engine_pid(stack.workers[0])}/stat").read_text().rsplit(")", 1)[1].split()
+        now = int(fields[11]) + int(fields[12])
+        if now == used and now > 0:
+            return
+        used = now
+        time.sleep(0.5)
 
 
 def followers(folder: Path, count: int, seconds: float) -> dict[str, Any]:
