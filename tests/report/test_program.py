@@ -32,7 +32,9 @@ FACTS = ProgramFacts(
     trace_tolerance=1e-4,
 )
 
-WRITTEN = HandedBack("written", "", "out.pt2", "ab" * 32, 9, 6, ("softmax (net.py:3)",), ("view",), (("output.0", 2e-4),))
+WRITTEN = HandedBack(
+    "written", "", "out.pt2", "ab" * 32, 9, 6, ("softmax (net.py:3)",), ("view",), (("output.0", 2e-4),)
+)
 REFUSED = HandedBack("refused", "result 'output.0' differs from the converted ONNX model's by inf")
 
 

@@ -30,9 +30,7 @@ def archive(path: Path, *names: str) -> Path:
         (("serialized_exported_program.json", "version"), SourceKind.EXPORTED_PROGRAM),
     ],
 )
-def test_archives_by_content_whatever_they_are_called(
-    tmp_path: Path, names: tuple[str, ...], kind: SourceKind
-) -> None:
+def test_archives_by_content_whatever_they_are_called(tmp_path: Path, names: tuple[str, ...], kind: SourceKind) -> None:
     assert kind_of(archive(tmp_path / "model.onnx", *names)) is kind
 
 

@@ -52,7 +52,8 @@ def test_a_program_in_and_out(work: Path) -> None:
 def test_a_program_that_is_refused_ends_in_2_and_the_onnx_is_there(work: Path) -> None:
     done = narrowcast(work, "convert", "net.pt2", "--samples", "batch.npz", "--no-validate", "--output", "no.pt2")
     assert done.returncode == 2
-    assert "narrowcast: no no.pt2: it cannot be checked: the converted ONNX model was not run; no.onnx is there" in done.stderr
+    said = "narrowcast: no no.pt2: it cannot be checked: the converted ONNX model was not run; no.onnx is there"
+    assert said in done.stderr
     assert (work / "no.onnx").exists()
     assert "program" not in done.stdout
 
@@ -60,7 +61,7 @@ def test_a_program_that_is_refused_ends_in_2_and_the_onnx_is_there(work: Path) -
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("net.pt2", "--samples", "wrong.npz"), "batch 'wrong.npz' has key 'other', which is no argument of the program"),
+        (("net.pt2", "--samples", "wrong.npz"), "batch 'wrong.npz' has key 'other', which is no argument"),
         (("weights.pt", "--samples", "batch.npz"), "'weights.pt' is a pickle (torch.save)"),
         (("net.pt2", "--samples", "batch.npz", "--dynamic", "input:1"), "exported with size 4 fixed there"),
     ],

@@ -55,7 +55,7 @@ def test_files_that_pytorch_cannot_read(tmp_path: Path, kind: SourceKind) -> Non
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("net/models/model.json", "{}")
         archive.writestr("net/archive_format", "pt2")
-    with pytest.raises(ModelError, match=r"'net.pt2' cannot be loaded by PyTorch 2\.13\S*: .+; save it again with this"):
+    with pytest.raises(ModelError, match=r"'net.pt2' cannot be loaded by PyTorch 2\.13\S*: .+; save it again"):
         load_program(path, kind)
 
 
@@ -90,8 +90,8 @@ def test_a_folder_with_damaged_weights(tmp_path: Path) -> None:
 
 def test_missing_packages_come_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("converter.source.torch_program.find_spec", lambda name: None)
-    with pytest.raises(PackageMissing, match=r"need the package torch; install it with `pip install 'narrowcast\[torch\]'`"):
+    with pytest.raises(PackageMissing, match=r"need the package torch; .*`pip install 'narrowcast\[torch\]'`"):
         require_torch()
-    with pytest.raises(PackageMissing, match=r"transformers; install it with `pip install 'narrowcast\[transformers\]'`"):
+    with pytest.raises(PackageMissing, match=r"transformers; .* `pip install 'narrowcast\[transformers\]'`"):
         require_transformers()
     assert issubclass(PackageMissing, EnvironmentFailure)
