@@ -116,7 +116,7 @@ def _root(
 
 def make_group() -> Any:
     """The command line as one group."""
-    app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False)
+    app = typer.Typer(cls=LazyGroup, pretty_exceptions_enable=False)
     app.callback()(_root)
     return click_command(app)
 
@@ -124,7 +124,11 @@ def make_group() -> Any:
 def main() -> None:
     """Run the command line; a bug ends in 3, never in 1, which means "converted, verdict fail"."""
     try:
-        make_group().main(prog_name="narrowcast")
+        group = make_group()
+        if len(sys.argv) < 2:
+            print(group.get_help(group.context_class(group, info_name="narrowcast")), file=sys.stderr)
+            sys.exit(2)
+        group.main(prog_name="narrowcast")
     except NarrowcastError as error:
         print(f"narrowcast: {error}", file=sys.stderr)
         sys.exit(error.exit_status)

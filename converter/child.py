@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from converter.errors import NarrowcastError
-from converter.isolation import BREADCRUMB_BYTES, PROTOCOL_VERSION
+from converter.isolation import BREADCRUMB_BYTES, PROTOCOL_VERSION, SHOWN_FILE
 
 _PR_SET_PDEATHSIG = 1
 
@@ -38,9 +38,14 @@ def main() -> int:
         events.write(json.dumps(event).encode() + b"\n")
         events.flush()
 
-    # What the engine loads lives for the whole process: the cyclic collector would only walk it again and again.
+    # What the engine loads, and the graph it makes, lives for the whole process: full collections would only walk it
+    # again and again, and make the time of a deep graph grow faster than the graph.
     gc.freeze()
+    gc.set_threshold(100_000, 20, 1_000_000)
     answer = _answer(request, tell, breadcrumb(folder / "breadcrumb"), work.run)
+    shown = answer.pop("shown", None)
+    if shown is not None:
+        (folder / SHOWN_FILE).write_text(shown, encoding="utf-8", errors="surrogatepass")
     tell(answer)
     return int(answer["exit_status"])
 

@@ -15,7 +15,8 @@ import typer
 from rich.console import Console
 
 from converter import terminal
-from converter.errors import OptionError
+from converter.compare.tolerances import PRESETS
+from converter.errors import EnvironmentFailure, OptionError
 from converter.formats import FORMATS
 from converter.isolation import run_isolated
 from converter.report import read_report, view
@@ -73,7 +74,7 @@ def convert(
         "verb": "convert", "model": _absolute(model), "samples": [_absolute(p) for p in samples or []],
         "output": _absolute(target_path), "report": _absolute(report), "html": _absolute(html),
         "junit": _absolute(junit), "csv": _absolute(csv), "options": _resolved(options), "threads": threads,
-        "show": True,
+        "show": _wanted(as_json, quiet),
     }  # fmt: skip
     answer = _run(request, quiet or as_json)
     models = _model_files(target_path, answer["refusal"])
@@ -109,7 +110,7 @@ def validate_models(
         "verb": "validate", "reference": _absolute(reference), "model": _absolute(candidate),
         "samples": [_absolute(p) for p in samples or []], "report": _absolute(report), "html": _absolute(html),
         "junit": _absolute(junit), "csv": _absolute(csv), "options": _resolved(options), "threads": threads,
-        "show": True,
+        "show": _wanted(as_json, quiet),
     }  # fmt: skip
     answer = _run(request, quiet or as_json)
     _say(answer, as_json, quiet, {"report": report, "html": html, "junit": junit, "csv": csv})
@@ -150,7 +151,7 @@ def show_report(
     if output is None:
         sys.stdout.buffer.write(content)
     else:
-        output.write_bytes(content)
+        _write(output, content)
 
 
 @app.command()
@@ -166,6 +167,11 @@ def _run(request: Mapping[str, Any], silent: bool) -> Mapping[str, Any]:
     """Run a request in a child, with progress on stderr when a person watches."""
     with terminal.progress(silent) as show:
         return run_isolated(request, show)
+
+
+def _wanted(as_json: bool, quiet: bool) -> str:
+    """How much of the report has to come back from the child."""
+    return "summary" if as_json else "" if quiet else "report"
 
 
 def _model_files(target: Path, refusal: str) -> dict[str, Path | None]:
@@ -188,6 +194,13 @@ def _say(answer: Mapping[str, Any], as_json: bool, quiet: bool, written: Mapping
             console.print(f"{name:7} {path}", markup=False, highlight=False, soft_wrap=True)
 
 
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise EnvironmentFailure(f"'{path}' cannot be written: {error.strerror or error}; check the folder") from error
+
+
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
@@ -202,7 +215,8 @@ def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(options)
     for name in ("policy", "tolerance", "emulate"):
         value = found.get(name)
-        if value and Path(value).suffix and not Path(value).is_absolute():
+        named = name == "tolerance" and value not in PRESETS and Path(value or "").is_file()
+        if value and (Path(value).suffix or named):
             found[name] = str(Path.cwd() / value)
     if found.get("policy") and not Path(found["policy"]).exists():
         raise OptionError(f"policy file '{options['policy']}' does not exist; check the path")

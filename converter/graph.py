@@ -199,8 +199,13 @@ def element_name(dtype: ir.DataType) -> str:
     return _ELEMENT_NAMES.get(dtype, dtype.name.lower())
 
 
+_TENSOR_STRINGS = {d: None if d == ir.DataType.UNDEFINED else f"tensor({element_name(d)})" for d in ir.DataType}
+
+
 def type_string(kind: ir.TypeProtocol | None) -> str | None:
     """The ONNX type string of an onnx_ir type; None when the type is not known."""
+    if type(kind) is ir.TensorType:  # nearly all of them; isinstance on onnx_ir's protocols is slow
+        return _TENSOR_STRINGS[kind.dtype]
     if kind is None:
         return None
     if isinstance(kind, ir.SequenceType):

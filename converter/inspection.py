@@ -13,13 +13,14 @@ import onnx
 
 from converter.formats import BF16, FP16, NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex
-from converter.pipeline import Progress, Run, catalog, listed, quiet
 from converter.policy.context import Context
 from converter.policy.decide import decide
 from converter.ranges.batches import Batches, Source
 from converter.ranges.constants import measure_constant, survey_constants
 from converter.ranges.merge import headroom_bits, overflow_share, share_below
 from converter.ranges.observe import observe
+from converter.request import check_words
+from converter.run import Progress, Run, catalog, listed, quiet
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import Threads
 from converter.tracing import open_model
@@ -46,6 +47,7 @@ def inspect(
     With samples: the range of every float value against both narrow formats, and a recommendation.
     """
     run = Run(request or ConversionRequest(), progress, threads or Threads(), breadcrumb)
+    check_words(run.request)
     with run.stage("load"):
         opened = open_model(model, samples, run.request, False, run.threads.count)
         loaded = opened.load(catalog())

@@ -6,7 +6,9 @@ dies with its parent.  What crosses the border is JSON and files, never pickle:
 * the parent writes ``request.json`` into a private folder and sends the folder's path as one line on stdin;
 * the child answers with JSON lines on its event pipe: ``{"event": "progress", "stage", "done", "total"}``,
   ``{"event": "warning", "message"}``, and at the end one ``{"event": "result", ...}`` or
-  ``{"event": "error", "exit_status", "code", "message"}``;
+  ``{"event": "error", "exit_status", "code", "message", "retryable"}``;
+* what may be long (the report that the caller asked to see) the child leaves as ``shown.json`` in the folder, and
+  it comes back as ``shown`` in the result;
 * before each operator the child writes its name into ``breadcrumb`` in the folder, so that a native crash can
   be named.
 
@@ -33,6 +35,7 @@ from converter.errors import EnvironmentFailure, InputError, NarrowcastError, Ru
 
 PROTOCOL_VERSION: Final = 1
 BREADCRUMB_BYTES: Final = 4096
+SHOWN_FILE: Final = "shown.json"
 MAX_EVENT_BYTES: Final = 16 * 2**20
 STDERR_TAIL_BYTES: Final = 64 * 2**10
 
@@ -140,6 +143,9 @@ class IsolatedChild:
             raise
         status = running.wait()
         died_of = -status if status < 0 and not self._killed else 0
+        shown = folder / SHOWN_FILE
+        if result is not None and shown.exists():
+            result = {**result, "shown": shown.read_text(encoding="utf-8", errors="surrogatepass")}
         node = crumb.read_bytes().split(b"\0", 1)[0].decode(errors="replace")
         return Outcome(status, result, died_of, node, self.log)
 
@@ -204,15 +210,20 @@ def run_isolated(
 def error_from_event(event: Event) -> NarrowcastError:
     """The exception an ``error`` event stands for: same branch, same code, same text.
 
-    Kinds that only the child has loaded become the base of their branch.
+    The engine's own classes are not loaded here, so the branch follows from the event where the code is not known.
     """
+    code = str(event.get("code"))
     kinds = {kind.code: kind for kind in _error_kinds(NarrowcastError)}
-    code, status = str(event.get("code")), event.get("exit_status")
-    base = InputError if status == InputError.exit_status else NarrowcastError
-    base = EnvironmentFailure if event.get("retryable") else base
-    error = kinds.get(code, base)(str(event.get("message", "")))
+    kind = kinds.get(code) or _branch(event)
+    error = kind(str(event.get("message", "")))
     error.code = code
     return error
+
+
+def _branch(event: Event) -> type[NarrowcastError]:
+    if event.get("exit_status") == InputError.exit_status:
+        return InputError
+    return EnvironmentFailure if event.get("retryable") else NarrowcastError
 
 
 def _error_kinds(base: type[NarrowcastError]) -> list[type[NarrowcastError]]:

@@ -13,6 +13,7 @@ from converter.numerics.error_sums import ErrorSums
 from converter.numerics.exact import differing, is_measured
 from converter.policy.legality import Refusal, first_opset_for, is_structured, narrow_ports
 from converter.policy.lookup import policy_for
+from converter.policy.rules.provenance import was_decided
 from converter.rewrite.adapters import CannotAdapt
 from converter.rewrite.raise_opset import raise_opset
 from converter.runtime.formatting import declared_formats
@@ -77,7 +78,8 @@ def _wanted_versions(index: ModelIndex, fmt: FloatFormat) -> dict[int, int]:
     found: dict[int, int] = {}
     for node_id, node in enumerate(index.nodes):
         row = policy_for(node.domain, node.op_type, index.version(node.domain))
-        if row is None or row.op_class is OpClass.WIDE or is_structured(index, node_id):
+        settled = is_structured(index, node_id) or was_decided(node)
+        if row is None or row.op_class is OpClass.WIDE or settled:
             continue
         refusal = narrow_ports(index, node_id, row, fmt)
         if isinstance(refusal, Refusal) and refusal.rule == "legality":

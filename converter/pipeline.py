@@ -2,103 +2,33 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
-from converter.compare.expected import expected_errors, explained_errors
-from converter.compare.outputs import mean_interval
-from converter.compare.run import Comparison
-from converter.compare.tolerances import allowed_for, named_tolerance
-from converter.compare.verdict import judge
-from converter.cost import estimated_gain, narrow_share, node_flops
-from converter.environment import describe
+from converter.compare.tolerances import named_tolerance
+from converter.conversion import DoesNotLoad, Stages
 from converter.errors import InternalError, OptionError
-from converter.formats import NARROW_FORMATS, FloatFormat
-from converter.graph import ModelIndex, index_model
-from converter.handing_back import HandBack, Outcome, check_asked, conclude
-from converter.numerics.exact import differing
-from converter.operators import OperatorCatalog
+from converter.formats import FP32, NARROW_FORMATS
+from converter.handing_back import HandBack, check_asked, conclude
 from converter.opset import raise_if_needed
-from converter.policy.context import Context
-from converter.policy.decide import decide
-from converter.policy.lookup import NARROW_SUMS
-from converter.proof import Proof, Prover
+from converter.policy.legality import has_cast
+from converter.program_facts import ProgramFacts
 from converter.ranges.batches import Batches, Source
-from converter.ranges.constants import measure_constant, survey_constants
-from converter.ranges.observe import observe
-from converter.report import build
-from converter.rewrite.apply import Rewritten, rewrite
-from converter.rewrite.check import check_types, interface, narrowed
-from converter.rewrite.stream import WeightStream
-from converter.runtime.formatting import FormatSpec, declared_formats, planned_formats
-from converter.runtime.interpreter import Interpreter
-from converter.runtime.session import CastInto, Threads, contributed_schemas
+from converter.request import check_request
+from converter.run import Progress, Run, catalog, listed, quiet
+from converter.runtime.providers import chosen_provider
+from converter.runtime.session import Threads
 from converter.source.onnx_file import LoadedModel
-from converter.source.save import OutputFailure as OutputFailure
-from converter.source.save import SavedModel, save
-from converter.source.type_propagation import propagate_types
-from converter.tracing import check_trace, open_model
+from converter.tracing import Opened, check_trace, open_model
 from converter.types import (
-    ClampOutcome,
     Conversion,
     ConversionRequest,
-    Finding,
-    ModelFacts,
     OpClass,
-    OutputComparison,
-    OutputTolerance,
-    PrecisionPlan,
-    Report,
-    Summary,
-    ValueRange,
-    Verdict,
 )
-
-Progress = Callable[[str, int, int], None]
-
-
-def quiet(stage: str, done: int, total: int) -> None:
-    """Progress for nobody."""
-    del stage, done, total
-
-
-@dataclass
-class Run:
-    """Everything one conversion gathers on its way."""
-
-    request: ConversionRequest
-    progress: Progress
-    threads: Threads = field(default_factory=Threads)
-    breadcrumb: Callable[[str], None] | None = None
-    checked_batches: int = 1
-    timings: dict[str, float] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-
-    def interpreter(self, index: ModelIndex) -> Interpreter:
-        """An interpreter for a model under this run's settings."""
-        request = self.request
-        return Interpreter(index, self.threads, request.profile, request.seed, self.breadcrumb, NARROW_SUMS)
-
-    @contextmanager
-    def stage(self, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:
-        """Time a stage and tell its progress."""
-        started = time.perf_counter()
-        self.progress(name, 0, total)
-        yield lambda done: self.progress(name, done, total)
-        self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - started
-        self.progress(name, total, total)
-
-
-def catalog() -> OperatorCatalog:
-    """Schemas of ONNX and of ONNX Runtime's contributed operators."""
-    return OperatorCatalog(contributed_schemas())
 
 
 def convert(
@@ -128,336 +58,79 @@ def convert(
         InternalError: narrowcast broke a promise of its own.
     """
     request = replace(request or ConversionRequest(), **options)
-    request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
     check_request(request, samples is not None)
+    request = replace(request, tolerance=request.tolerance or named_tolerance(None, request.to))
+    chosen_provider(request.provider)
     run = Run(request, progress, threads or Threads(), breadcrumb, checked_batches)
     handing = HandBack.asked(output)
     with run.stage("load"):
-        known = catalog()
         opened = open_model(model, samples, request, handing is not None, run.threads.count, run.timings)
         check_asked(handing, opened)
-        loaded = opened.load(known)
-        batches = None if opened.samples is None else Batches(listed(opened.samples), loaded.index)
-        facts = opened.facts
-        if facts is not None and batches is not None:
-            facts = check_trace(opened, loaded.index, run.interpreter(loaded.index), batches)
-        raised = raise_if_needed(
-            loaded,
-            lambda: opened.load(known),
-            request.to,
-            None if batches is None else lambda: (batch.feeds for batch in batches),
-            run.interpreter,
+    problem: DoesNotLoad | None = None
+    for kept in FINENESS:
+        run.findings.clear()
+        with run.stage("load"):
+            given = _load_raised(run, opened)
+        stages = Stages(run, given.loaded, given.batches, lambda: opened.load(catalog()), kept)
+        if problem is not None:
+            stages.tell_coarser(problem)
+        try:
+            done = stages.result(handing.onnx if handing else output)
+        except DoesNotLoad as error:
+            problem = error
+            continue
+        return conclude(opened, given.program, done, handing, stages.outcome())
+    raise _never_loads(request, problem)
+
+
+FINENESS: tuple[frozenset[OpClass], ...] = (
+    frozenset(),
+    frozenset((OpClass.FOLLOW,)),
+    frozenset((OpClass.FOLLOW, OpClass.EXACT)),
+)
+"""Classes kept FP32, tried in turn until ONNX Runtime's optimiser can load the result; the first nearly always does."""
+
+
+def _never_loads(request: ConversionRequest, problem: Exception | None) -> Exception:
+    """Whose fault it is that no mix loads: the user's who forced one, or ours."""
+    said = (o.origin or str(o.node or o.op_type) for o in request.overrides if o.format != FP32.name)
+    forced = ", ".join(dict.fromkeys(said))
+    if forced:
+        return OptionError(
+            f"ONNX Runtime cannot load the model with what {forced} narrows: {problem}; let the policy decide there"
+        )
+    return InternalError(f"ONNX Runtime does not load the rewritten model: {problem}; this is a bug in narrowcast")
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The model to convert, its batches, and what is known of the program it came from."""
+
+    loaded: LoadedModel
+    batches: Batches | None
+    program: ProgramFacts | None
+
+
+def _load_raised(run: Run, opened: Opened) -> _Given:
+    """The model, its operator set raised where BF16 needs it, and the batches; a trace is checked on them."""
+    known = catalog()
+    loaded = opened.load(known)
+    batches = None if opened.samples is None else Batches(listed(opened.samples), loaded.index)
+    program = opened.facts
+    if program is not None and batches is not None:
+        program = check_trace(opened, loaded.index, run.interpreter(loaded.index), batches)
+    raised = raise_if_needed(
+        loaded,
+        lambda: opened.load(known),
+        run.request.to,
+        None if batches is None else lambda: (batch.feeds for batch in batches),
+        run.interpreter,
+    )
+    fmt = NARROW_FORMATS[run.request.to]
+    if run.request.io_types == "narrow" and not has_cast(raised.loaded.index, fmt):
+        raise OptionError(
+            f"opset {raised.loaded.index.opset} knows no Cast to {fmt.label}, so inputs and outputs cannot be that; "
+            "leave out --io-types narrow, or export the model with opset 13 or newer"
         )
     run.findings += [*opened.findings(), *raised.loaded.findings, *raised.findings]
-    conversion = _Conversion(run, raised.loaded, batches)
-    done = conversion.result(handing.onnx if handing else output)
-    return conclude(opened, facts, done, handing, conversion.outcome())
-
-
-def listed(samples: Sequence[Source] | Source) -> list[Source]:
-    """One batch or several, as a list."""
-    single = isinstance(samples, str | Path | Mapping)
-    return [samples] if single else list(samples)  # type: ignore[list-item, arg-type]
-
-
-def check_request(request: ConversionRequest, has_samples: bool) -> None:
-    """Check options against each other.
-
-    Raises:
-        OptionError: naming the option and what it takes.
-    """
-    choices = {
-        "to": tuple(NARROW_FORMATS),
-        "io_types": ("keep", "narrow"),
-        "overflow": ("clamp", "widen"),
-        "optimise": ("size", "speed"),
-        "metrics": ("core", "all"),
-    }
-    for name, allowed in choices.items():
-        given = getattr(request, name)
-        if given not in allowed:
-            raise OptionError(f"option {name} is '{given}'; it takes {' or '.join(allowed)}")
-    if request.validate and not has_samples:
-        raise OptionError("no sample batch was given: pass --samples FILE.npz, or --no-validate to convert unchecked")
-    if request.search and not request.validate:
-        raise OptionError("--search measures errors and needs validation; leave out --no-validate")
-    if request.headroom < 1:
-        raise OptionError(f"headroom is {request.headroom}; it must be at least 1")
-
-
-class _Conversion:
-    """One conversion after loading: the remaining six stages."""
-
-    def __init__(self, run: Run, loaded: LoadedModel, batches: Batches | None) -> None:
-        self.run = run
-        self.request = run.request
-        self.loaded = loaded
-        self.index: ModelIndex = loaded.index
-        self.batches = batches
-        self.interpreter = run.interpreter(self.index)
-        self.ranges: dict[int, ValueRange] = {}
-        self.plan: PrecisionPlan | None = None
-        self.compared: Comparison | None = None
-
-    def outcome(self) -> Outcome:
-        """What a program is handed back from."""
-        assert self.plan is not None
-        kept = self.compared.kept_outputs if self.compared else []
-        return Outcome(self.index, self.plan, self.request, kept[0] if kept else None)
-
-    def feeds(self) -> Iterator[Mapping[str, Any]]:
-        assert self.batches is not None
-        return (batch.feeds for batch in self.batches)
-
-    def result(self, output: str | Path | None) -> Conversion:
-        run, request = self.run, self.request
-        if self.batches is not None:
-            with run.stage("observe", len(self.batches)) as done:
-                self.ranges = observe(self.interpreter, self.batches, done)
-        with run.stage("decide"):
-            context = Context(self.index, request, self.ranges, measure_constant, survey_constants)
-            plan = decide(context)
-            exact = exact_nodes(context)
-            expected = expected_errors(self.index, planned_formats(self.index, plan), exact)
-            limits = self._limits(expected)
-        proof: Proof | None = None
-        if self.batches is not None and request.validate:
-            proof = self._prove(context, plan, limits)
-            plan = proof.plan
-        compared = proof.compared if proof else None
-        self.plan, self.compared = plan, compared
-        verdict, outputs = self._judge(plan, compared, limits, expected)
-        with run.stage("build"):
-            layers = self._layers(plan, compared, exact)
-            flops = node_flops(self.index, self.ranges)
-        given_interface = interface(self.index.model)
-        external = any(True for v in self.index.model.graph.initializers.values() if _is_external(v.const_value))
-        changed = {self.index.name_of(v) for v in self.index.constants}
-        with run.stage("rewrite"):
-            rewritten = rewrite(self.index, plan, request.io_types == "narrow")
-            written = self._recheck(rewritten, plan, given_interface)
-            changed -= {v.name or "" for v in rewritten.model.graph.initializers.values() if _still_wide(v)}
-            if compared is not None:
-                self._verify(written, compared)
-            saved = self._save(rewritten, output, external, changed) if output else None
-        report = self._report(plan, verdict, outputs, layers, flops, rewritten, saved, proof)
-        return Conversion(None if saved else rewritten.model, report, saved.files if saved else ())
-
-    def _limits(self, expected: Mapping[int, float]) -> Mapping[str, OutputTolerance]:
-        """The limits of each output; the rounding model speaks of the first plan, whatever repair makes of it."""
-        tolerance = self.request.tolerance
-        assert tolerance is not None
-        graph = self.index.model.graph
-        return {
-            v.name or "": allowed_for(v.name or "", expected.get(self.index.id_of(v)), tolerance, self.request)
-            for v in graph.outputs
-        }
-
-    def _prove(self, context: Context, plan: PrecisionPlan, limits: Mapping[str, OutputTolerance]) -> Proof:
-        assert self.batches is not None
-        run = self.run
-        prover = Prover(
-            context, self.interpreter, self.feeds, len(self.batches), limits, run.checked_batches, run.stage
-        )
-        return prover.prove(plan)
-
-    def _judge(
-        self,
-        plan: PrecisionPlan,
-        compared: Comparison | None,
-        limits: Mapping[str, OutputTolerance],
-        expected: Mapping[int, float],
-    ) -> tuple[Verdict, tuple[OutputComparison, ...]]:
-        if compared is None:
-            return Verdict("unchecked"), ()
-        with self.run.stage("judge"):
-            outputs = output_rows(self.index, plan, compared, limits, expected)
-            return judge(outputs, compared.failures), outputs
-
-    def _layers(self, plan: PrecisionPlan, compared: Comparison | None, exact: frozenset[int]) -> Any:
-        spec = planned_formats(self.index, plan)
-        if compared is None:
-            expected = expected_errors(self.index, spec, exact)
-        else:
-            expected = explained_errors(self.index, spec, exact, compared.accumulated)
-        evidence = build.LayerEvidence(
-            accumulated=compared.accumulated if compared else {},
-            local=compared.local if compared else {},
-            ranges=self.ranges,
-            shapes=compared.shapes if compared else {},
-            expected=expected,
-        )
-        return build.layer_rows(self.index, plan, evidence)
-
-    def _recheck(self, rewritten: Rewritten, plan: PrecisionPlan, given: Any) -> ModelIndex:
-        """Type the rewritten graph from scratch and check it against every schema."""
-        model = rewritten.model
-        propagate_types(model, self.index.catalog)
-        written = index_model(model, self.index.catalog)
-        wanted = given
-        if self.request.io_types == "narrow":
-            wanted = narrowed(given, NARROW_FORMATS[plan.to].type_string)
-        check_types(written, wanted)
-        return written
-
-    def _verify(self, written: ModelIndex, compared: Comparison) -> None:
-        """Run the rewritten graph on the first batches: it must give the bits the plan promised."""
-        interpreter = self.run.interpreter(written)
-        spec: FormatSpec = declared_formats(written)
-        for feeds, promised in zip(self.feeds(), compared.kept_outputs, strict=False):
-            if promised is None:
-                continue
-            got = interpreter.run(feeds, [spec]).outputs[0]
-            assert got is not None
-            for name, expected in promised.items():
-                if not same_bits(expected, got[name]):
-                    raise InternalError(
-                        f"output '{name}' of the rewritten model differs from its plan's; this is a bug in narrowcast"
-                    )
-
-    def _save(self, rewritten: Rewritten, output: str | Path, external: bool, changed: set[str]) -> SavedModel:
-        def make_caster(fmt: FloatFormat, source: Any, target: Any) -> CastInto:
-            assert fmt.onnx_type is not None
-            return CastInto(fmt.onnx_type, source, target, self.run.threads)
-
-        weights = WeightStream(make_caster, lambda done, total: self.run.progress("rewrite", done, total))
-        return save(rewritten.model, output, external, self.loaded.training, changed, weights)
-
-    def _report(
-        self,
-        plan: PrecisionPlan,
-        verdict: Verdict,
-        outputs: tuple[OutputComparison, ...],
-        layers: Any,
-        flops: Mapping[int, float],
-        rewritten: Rewritten,
-        saved: SavedModel | None,
-        proof: Proof | None,
-    ) -> Report:
-        run, facts = self.run, self.loaded.facts
-        findings = [*run.findings, *self.interpreter.findings, *self._reference_findings()]
-        if not plan.narrow_nodes():
-            text = f"nothing was left to convert: every node is narrow already or stays FP32 (to {plan.to})"
-            findings.append(Finding("nothing-to-do", facts.name, text))
-        converted = None
-        if saved is not None:
-            findings += saved.findings
-            converted = ModelFacts(
-                name=Path(saved.files[0]).name,
-                sha256=saved.sha256,
-                opset=self.index.opset,
-                ir_version=rewritten.model.ir_version or 0,
-                bytes=saved.bytes,
-                weight_bytes=_weight_bytes(rewritten),
-                nodes=len(rewritten.model.graph),
-            )
-        narrow = plan.narrow_nodes()
-        summary = Summary(
-            nodes=len(self.index.nodes),
-            float_nodes=sum(d.format != "none" for d in plan.decisions),
-            narrow_nodes=len(narrow),
-            casts=rewritten.casts,
-            clamps=rewritten.clamps,
-            bytes_before=facts.bytes,
-            bytes_after=converted.bytes if converted else _weight_bytes(rewritten),
-            narrow_flops_share=narrow_share(flops, plan),
-            search_evaluations=proof.evaluations if proof else 0,
-            estimated_gain=estimated_gain(self.index, plan, self.ranges),
-        )
-        return Report(
-            verdict=verdict,
-            model=facts,
-            converted=converted,
-            request=self.request,
-            environment=describe(run.threads, self.request),
-            summary=summary,
-            outputs=outputs,
-            layers=layers,
-            decisions=plan.decisions,
-            clamps=_clamp_outcomes(plan, proof),
-            constants_changed=rewritten.constants_changed,
-            findings=tuple(findings),
-            repair=proof.rounds if proof else (),
-            price_list=proof.prices if proof else (),
-            policy=proof.policy if proof else (),
-            first_abnormal=build.first_abnormal(layers),
-            batches=proof.compared.batches if proof else 0,
-            timings=run.timings,
-        )
-
-    def _reference_findings(self) -> Iterator[Finding]:
-        """Values that are NaN or infinite in FP32 already."""
-        for value_id, seen in self.ranges.items():
-            if seen.nonfinite and self.index.producer[value_id] >= 0:
-                name = self.index.name_of(value_id)
-                infinite = seen.posinf_count + seen.neginf_count
-                text = f"value '{name}' holds {seen.nan_count} NaN and {infinite} infinite elements in FP32 already"
-                yield Finding("reference-nonfinite", name, text)
-
-
-def output_rows(
-    index: ModelIndex,
-    plan: PrecisionPlan,
-    compared: Comparison,
-    limits: Mapping[str, OutputTolerance],
-    expected: Mapping[int, float],
-) -> tuple[OutputComparison, ...]:
-    """Every graph output with its figures, its limits and the statistics over batches."""
-    rows = []
-    for value in index.model.graph.outputs:
-        record = compared.outputs[value.name or ""]
-        value_id = index.id_of(value)
-        mean, interval = mean_interval(record.errors)
-        rows.append(
-            OutputComparison(
-                value=record.name,
-                format=build.stored_format(index, plan, value_id),
-                type_string=index.types[value_id] or "",
-                shape=record.shape,
-                figures=record.figures,
-                expected_rel_l2=expected.get(value_id),
-                allowed=limits[record.name],
-                mismatches=record.mismatches,
-                worst_batch=record.worst_batch,
-                mean_rel_l2=mean,
-                mean_rel_l2_interval=interval,
-            )
-        )
-    return tuple(rows)
-
-
-def _clamp_outcomes(plan: PrecisionPlan, proof: Proof | None) -> tuple[ClampOutcome, ...]:
-    if proof is None:
-        return build.clamp_outcomes(plan, {}, {})
-    prices = {v: (p.widened_bytes, p.widened_rel_l2) for v, p in proof.clamps.items()}
-    return build.clamp_outcomes(plan, proof.compared.touched, prices)
-
-
-def same_bits(expected: Any, got: Any) -> bool:
-    """Equality bit for bit, NaN payloads aside."""
-    if isinstance(expected, list):
-        return isinstance(got, list) and len(got) == len(expected) and all(map(same_bits, expected, got))
-    if isinstance(expected, np.ndarray):
-        if not isinstance(got, np.ndarray) or expected.shape != got.shape:
-            return False
-        return expected.dtype == got.dtype and not differing(expected, got)
-    return True
-
-
-def exact_nodes(context: Context) -> frozenset[int]:
-    """Nodes whose operator never rounds."""
-    rows = ((n, context.row(n)) for n in range(len(context.index.nodes)))
-    return frozenset(n for n, row in rows if row is not None and row.op_class is OpClass.EXACT)
-
-
-def _is_external(tensor: Any) -> bool:
-    return type(tensor).__name__ == "ExternalTensor"
-
-
-def _still_wide(value: Any) -> bool:
-    return value.const_value is not None and value.const_value.dtype.name == "FLOAT"
-
-
-def _weight_bytes(rewritten: Rewritten) -> int:
-    values = rewritten.model.graph.initializers.values()
-    return sum(int(v.const_value.nbytes) for v in values if v.const_value is not None)
+    return _Given(raised.loaded, batches, program)

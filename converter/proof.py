@@ -98,6 +98,7 @@ class Prover:
                 self._feeds(),
                 every_metric=self.context.request.metrics == "all",
                 keep=self._checked_batches,
+                keep_references=self.context.request.provider != "none",
                 progress=done,
             )
 

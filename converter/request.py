@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from converter.compare.tolerances import named_tolerance
 from converter.errors import OptionError
+from converter.formats import NARROW_FORMATS
 from converter.numerics.rounding import profile_named
 from converter.types import ConversionRequest, EmulationProfile, PolicyOverride
 
@@ -122,3 +123,42 @@ def emulation(name: str | None) -> EmulationProfile:
     if content.get("overflow", "inf") not in ("inf", "saturate"):
         raise OptionError(f"emulation profile '{name}': overflow is '{content['overflow']}'; it takes inf or saturate")
     return EmulationProfile(**{"name": Path(name).stem} | content)
+
+
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "to": tuple(NARROW_FORMATS),
+    "io_types": ("keep", "narrow"),
+    "overflow": ("clamp", "widen"),
+    "optimise": ("size", "speed"),
+    "metrics": ("core", "all"),
+}
+"""Options that take one of a few words."""
+
+
+def check_words(request: ConversionRequest) -> None:
+    """Check options that take one of a few words.
+
+    Raises:
+        OptionError: naming the option and what it takes.
+    """
+    for name, allowed in CHOICES.items():
+        given = getattr(request, name)
+        if given not in allowed:
+            raise OptionError(f"option {name} is '{given}'; it takes {' or '.join(allowed)}")
+
+
+def check_request(request: ConversionRequest, has_samples: bool) -> None:
+    """Check options one by one and against each other.
+
+    Raises:
+        OptionError: naming the option and what it takes.
+    """
+    check_words(request)
+    if request.validate and not has_samples:
+        raise OptionError("no sample batch was given: pass --samples FILE.npz, or --no-validate to convert unchecked")
+    if request.search and not request.validate:
+        raise OptionError("--search measures errors and needs validation; leave out --no-validate")
+    if request.provider != "none" and not request.validate:
+        raise OptionError("--provider compares with FP32 and needs validation; leave out --no-validate")
+    if request.headroom < 1:
+        raise OptionError(f"headroom is {request.headroom}; it must be at least 1")

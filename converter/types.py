@@ -17,6 +17,12 @@ from converter.program_facts import ProgramFacts
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+PROVENANCE = "narrowcast"
+"""Prefix of the ``metadata_props`` keys that we write on nodes: ``format`` (decided), ``rule`` (inserted) ..."""
+
+RAISED_OPSET = "raised opset"
+"""The ``rule`` of nodes that raising the operator set put in: they are decided on like the user's own."""
+
 STAGES = ("load", "observe", "decide", "rewrite", "compare", "judge", "build")
 
 
@@ -521,6 +527,16 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class ProviderOutput:
+    """One float output of the converted model as a real provider computed it, against FP32; worst batch."""
+
+    value: str
+    provider: str
+    rel_l2_error: float | None
+    misplaced_nonfinite: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything a conversion found; ``report.json_view`` writes it, the other views read that."""
 
@@ -540,6 +556,7 @@ class Report:
     price_list: tuple[PricePoint, ...] = ()
     policy: tuple[PolicyOverride, ...] = ()
     """What repair or search kept FP32, as rules for ``--policy``."""
+    provider_outputs: tuple[ProviderOutput, ...] = ()
     first_abnormal: str = ""
     batches: int = 0
     program: ProgramFacts | None = None

@@ -9,24 +9,27 @@ from typing import Any
 
 import onnx
 
+from converter.assembly import output_rows
 from converter.compare.expected import expected_errors, explained_errors
 from converter.compare.lockstep import SideBySide
 from converter.compare.outputs import OutputRecord, compare_outputs
 from converter.compare.run import Comparison
 from converter.compare.tolerances import allowed_for, named_tolerance
 from converter.compare.verdict import judge
+from converter.conversion import exact_nodes
 from converter.cost import narrow_share, node_flops
 from converter.environment import describe
 from converter.errors import ModelError, OptionError
 from converter.formats import NARROW_FORMATS
 from converter.graph import ModelIndex
 from converter.operators import canonical_domain
-from converter.pipeline import Progress, Run, catalog, exact_nodes, listed, output_rows, quiet
 from converter.policy.context import Context
 from converter.ranges.batches import Batches, Source
 from converter.ranges.constants import measure_constant, survey_constants
 from converter.ranges.observe import observe
 from converter.report import build
+from converter.request import check_words
+from converter.run import Progress, Run, catalog, listed, quiet
 from converter.runtime.formatting import declared_formats
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.session import Threads
@@ -63,8 +66,8 @@ def validate(
     """
     if samples is None:
         raise OptionError("no sample batch was given; pass --samples FILE.npz")
-    run = Run(request or ConversionRequest(), progress, threads or Threads(), breadcrumb)
-    run.request = replace(run.request, **options)
+    run = Run(replace(request or ConversionRequest(), **options), progress, threads or Threads(), breadcrumb)
+    check_words(run.request)
     with run.stage("load"):
         known = catalog()
         given, other = load(reference, known), load(candidate, known)

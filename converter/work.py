@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 from converter import inspection, pipeline, validation
 from converter.errors import InputError, OptionError
 from converter.report import view
-from converter.report.json_view import read_report, to_json
+from converter.report.json_view import dump, report_object
 from converter.request import request_from_options
 from converter.runtime.session import share_thread_pool
+from converter.source.draft import Draft
+from converter.source.save import OutputFailure, check_target
 from converter.tracing import run_hand_back, run_trace
 from converter.types import Report
 
@@ -32,6 +35,9 @@ def run(request: Mapping[str, Any], tell: Tell, crumb: Callable[[str], None]) ->
         return programs[verb](request, crumb)
     if verb not in verbs:
         raise OptionError(f"unknown request '{verb}'; known are {', '.join((*verbs, *programs))}")
+    for key in _OUTPUTS:
+        if request.get(key):
+            check_target(Path(request[key]))  # now, not after a long run
     threads = share_thread_pool(int(request.get("threads") or available_cores()))
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -79,16 +85,17 @@ def _inspect(request: Mapping[str, Any], common: Mapping[str, Any]) -> Mapping[s
 
 
 _VIEWS = (("html", "html"), ("junit", "junit"), ("csv", "csv"))
+_OUTPUTS = ("output", "report", *(key for key, _ in _VIEWS))
 
 
 def _finish(request: Mapping[str, Any], report: Report, models: list[str]) -> Mapping[str, Any]:
     """Write the report and its views, and say how it ended."""
-    content = to_json(report)
+    shown = report_object(report)
+    content = dump(shown)
     files: dict[str, Any] = {"model": models}
     if request.get("report"):
         write_file(request["report"], content)
         files["report"] = request["report"]
-    shown = read_report(content)
     for key, name in _VIEWS:
         if request.get(key):
             write_file(request[key], view(shown, name))
@@ -100,8 +107,17 @@ def _finish(request: Mapping[str, Any], report: Report, models: list[str]) -> Ma
         "refusal": refusal,
         "files": files,
         "summary": shown["summary"],
-        "shown": content.decode() if request.get("show") else None,
+        "shown": _shown(content, shown, request.get("show")),
     }
+
+
+def _shown(content: bytes, report: Mapping[str, Any], wanted: Any) -> str | None:
+    """What the caller asked to see, as JSON: the whole ``report``, or its ``summary`` (verdict and outputs)."""
+    if not wanted:
+        return None
+    if wanted == "summary":
+        return json.dumps({key: report[key] for key in ("verdict", "outputs", "summary")})
+    return content.decode()
 
 
 def _refusal(report: Report) -> str:
@@ -112,11 +128,11 @@ def _refusal(report: Report) -> str:
 
 def write_file(path: str, content: bytes) -> None:
     """Write a file whole or not at all."""
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp-narrowcast")
+    target = Path(path).resolve()
+    check_target(target)
     try:
-        draft.write_bytes(content)
-        draft.replace(target)
+        with Draft(target.parent) as draft:
+            draft.write(content)
+            draft.publish(target, durable=False)
     except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise pipeline.OutputFailure(f"'{path}' cannot be written: {error.strerror or error}") from error
+        raise OutputFailure(f"'{path}' cannot be written: {error.strerror or error}") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from converter.graph import ModelIndex
+from converter.graph import ModelIndex, holds_floats
 from converter.numerics.expectation import expected_output_rounding
 from converter.operators import canonical_domain
 from converter.runtime.formatting import FormatSpec
@@ -32,7 +32,7 @@ def expected_errors(index: ModelIndex, spec: FormatSpec, exact: frozenset[int]) 
             model.square[value_id] = model.own(value_id, rounds=True)
     for node_id in _execution_order(index):
         model.node(node_id)
-    return {v: math.sqrt(s) for v, s in model.square.items() if index.is_float(v)}
+    return {v: math.sqrt(s) for v, s in model.square.items() if holds_floats(index.types[v])}
 
 
 def explained_errors(
@@ -51,7 +51,7 @@ def explained_errors(
         model.node(node_id)
         explained.update((v, math.sqrt(model.square[v])) for v in index.outputs[node_id] if v in model.square)
         model.square.update(before)
-    return {v: e for v, e in explained.items() if index.is_float(v)}
+    return {v: e for v, e in explained.items() if holds_floats(index.types[v])}
 
 
 def _execution_order(index: ModelIndex) -> list[int]:
@@ -100,7 +100,7 @@ class _Model:
     def arriving(self, node_id: int) -> float:
         """Mean square error at a node's inputs, its casts included."""
         index = self.index
-        floats = [(k, v) for k, v in enumerate(index.inputs[node_id]) if index.is_float(v)]
+        floats = [(k, v) for k, v in enumerate(index.inputs[node_id]) if v >= 0 and holds_floats(index.types[v])]
         incoming = [self._read(node_id, k, v) for k, v in floats]
         node = index.nodes[node_id]
         product = canonical_domain(node.domain) != "" or node.op_type in _PRODUCTS

@@ -30,6 +30,7 @@ class SideBySide:
     def __init__(self, reference: Interpreter, candidate: Interpreter) -> None:
         self._reference = reference
         self._candidate = candidate
+        candidate.strict = False  # a candidate that cannot go on is a verdict
         self._common = _float_names(reference.index) & _float_names(candidate.index)
         self._stored = {
             candidate.index.name_of(v): fmt for v, fmt in enumerate(declared_formats(candidate.index).stored)

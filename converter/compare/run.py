@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from converter.compare.outputs import OutputRecord, compare_outputs
@@ -27,6 +27,8 @@ class Comparison:
     kept_outputs: list[dict[str, Any] | None]
     """The mixed outputs of the first batches, for checking the written file against them."""
     batches: int
+    references: list[dict[str, Any]] = field(default_factory=list)
+    """FP32 outputs of every batch, where they were asked for."""
 
 
 def compare(
@@ -37,27 +39,31 @@ def compare(
     every_metric: bool = False,
     layers: bool = True,
     keep: int = 0,
+    keep_references: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Comparison:
     """Run reference and plan in lock step over all batches.
 
     ``layers`` off compares outputs only, which is what a search needs; ``local`` adds each node alone; the mixed
-    outputs of the first ``keep`` batches are kept.
+    outputs of the first ``keep`` batches are kept, and with ``keep_references`` the FP32 ones of all.
     """
     index = interpreter.index
     reference = declared_formats(index)
-    accumulated = AccumulatedTap(index, spec, every_metric)
-    alone = LocalTap(index, spec)
+    accumulated = AccumulatedTap(index, spec, interpreter.background, every_metric)
+    alone = LocalTap(index, spec, interpreter.background)
     taps = ([accumulated] if layers else []) + ([alone] if local and layers else [])
     records = output_records(index, spec)
     failures: list[VerdictReason] = []
     kept: list[dict[str, Any] | None] = []
+    references: list[dict[str, Any]] = []
     count = 0
     for number, feeds in enumerate(batches):
         result = interpreter.run(feeds, [reference, spec], taps)
         expected, mixed = result.outputs
         assert expected is not None
         compare_outputs(records, expected, mixed, number)
+        if keep_references:
+            references.append(expected)
         if number < keep:
             kept.append(mixed)
         failure = result.failures[1]
@@ -69,7 +75,15 @@ def compare(
         count = number + 1
         progress(count)
     return Comparison(
-        records, accumulated.worst, alone.worst, accumulated.shapes, accumulated.touched, failures, kept, count
+        records,
+        accumulated.worst,
+        alone.worst,
+        accumulated.shapes,
+        accumulated.touched,
+        failures,
+        kept,
+        count,
+        references,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from converter.graph import ModelIndex
+from converter.graph import ModelIndex, holds_floats
 
 MIXING = frozenset(
     (
@@ -69,7 +69,7 @@ class Sensitivity:
         for weights in (self.weights, self.spread, self.output_weights):
             weights.clear()
         for value_id, limit in limits.items():
-            floats = self.index.is_float(value_id)
+            floats = holds_floats(self.index.types[value_id])
             self.output_weights[value_id] = 1.0 / max(limit, 1e-12) ** 2 if floats else FLIP_WEIGHT
             self._add(value_id, self.output_weights[value_id], self.output_weights[value_id])
         nodes: list[list[int]] = [[] for _ in self.index.scopes]

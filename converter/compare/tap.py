@@ -9,6 +9,7 @@ import numpy as np
 
 from converter.formats import FloatFormat
 from converter.graph import ModelIndex, holds_floats
+from converter.numerics.background import Background, Gathering
 from converter.numerics.error_sums import ErrorSums, worst
 from converter.numerics.exact import is_measured
 from converter.numerics.full_metrics import combine_full, full_figures
@@ -24,12 +25,13 @@ from converter.types import ErrorFigures
 class AccumulatedTap:
     """Error of every float value of the mixed stream (position 1) against the reference (position 0)."""
 
-    def __init__(self, index: ModelIndex, spec: FormatSpec, every_metric: bool = False) -> None:
+    def __init__(self, index: ModelIndex, spec: FormatSpec, background: Background, every_metric: bool = False) -> None:
         self._index = index
         self._spec = spec
         self._every_metric = every_metric
         self._floats = [holds_floats(t) for t in index.types]
-        self._sums: dict[int, ErrorSums] = {}
+        # The full set needs the sums as they stand after each addition.
+        self._sums = Gathering(ErrorSums, Background() if every_metric else background)
         self._full: dict[int, list[ErrorFigures]] = {}
         self.worst: dict[int, ErrorFigures] = {}
         self.full: dict[int, ErrorFigures] = {}
@@ -56,10 +58,7 @@ class AccumulatedTap:
         if reference.shape != mixed.shape:
             return
         fmt = self._spec.stored[value_id]
-        sums = self._sums.get(value_id)
-        if sums is None:
-            sums = self._sums[value_id] = ErrorSums()
-        sums.add(reference, mixed, fmt)
+        sums = self._sums.add(value_id, reference, mixed, fmt)
         if self._every_metric and fmt is not None:
             self._full.setdefault(value_id, []).append(full_figures(sums.figures(), reference, mixed, fmt))
 
@@ -67,32 +66,30 @@ class AccumulatedTap:
         """Add the elements of a sequence one by one; a sequence of another length is a finding of the run."""
         self.shapes[value_id] = (len(reference),)
         if [np.shape(e) for e in reference] == [np.shape(e) for e in mixed]:
-            sums = self._sums.setdefault(value_id, ErrorSums())
             for element, other in zip(reference, mixed, strict=True):
-                sums.add(element, other, None)
+                self._sums.add(value_id, element, other, None)
 
     def step(self, run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
         """Nothing to do before a step."""
 
     def end_batch(self) -> None:
         """Close a batch: keep the worst figures per value."""
-        for value_id, sums in self._sums.items():
+        for value_id, sums in self._sums.take().items():
             figures = sums.figures()
             if value_id in self._full:
                 figures = combine_full(figures, self._full[value_id])
             self.worst[value_id] = worst(self.worst[value_id], figures) if value_id in self.worst else figures
-        self._sums.clear()
         self._full.clear()
 
 
 class LocalTap:
     """Error of each node alone: the plan's formats on FP32 inputs, against the node's FP32 result."""
 
-    def __init__(self, index: ModelIndex, spec: FormatSpec) -> None:
+    def __init__(self, index: ModelIndex, spec: FormatSpec, background: Background) -> None:
         self._index = index
         self._spec = spec
         self._pending: dict[int, Any] = {}
-        self._sums: dict[int, ErrorSums] = {}
+        self._sums = Gathering(ErrorSums, background)
         self.worst: dict[int, ErrorFigures] = {}
 
     def step(self, run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
@@ -102,12 +99,12 @@ class LocalTap:
             return
         feeds = [planned_feed(run, reference, self._spec, step, k) for k, v in enumerate(step.inputs) if v >= 0]
         feeds += [reference.load(v) for v in step.captured]
-        narrow = self._spec.made_by(step.outputs)
+        narrow = self._spec.stored[step.made[0]] if step.made else None
         try:
             results = run.execute(step, feeds, 0, narrow)
         except (KernelFailure, StructureFailure):
             return  # the accumulated run tells of it
-        for value_id, result in zip((v for v in step.outputs if v >= 0), results, strict=True):
+        for value_id, result in zip(step.made, results, strict=True):
             self._pending[value_id] = planned_result(run, self._spec, value_id, result)
 
     def value(self, value_id: int, values: Sequence[Any]) -> None:
@@ -118,14 +115,13 @@ class LocalTap:
             return
         if not is_measured(local) or local.shape != reference.shape:
             return
-        self._sums.setdefault(value_id, ErrorSums()).add(reference, local, self._spec.stored[value_id])
+        self._sums.add(value_id, reference, local, self._spec.stored[value_id])
 
     def end_batch(self) -> None:
         """Close a batch: keep the worst figures per value."""
-        for value_id, sums in self._sums.items():
+        for value_id, sums in self._sums.take().items():
             figures = sums.figures()
             self.worst[value_id] = worst(self.worst[value_id], figures) if value_id in self.worst else figures
-        self._sums.clear()
         self._pending.clear()
 
 
@@ -148,9 +144,17 @@ def planned_feed(run: Interpreter, reference: Stream, spec: FormatSpec, step: St
     value = reference.load(value_id)
     if not isinstance(value, np.ndarray):
         return value
+    wanted = None if wanted is stored else wanted
+    if stored is None and wanted is None:
+        return value
+    return reference.derived(value_id, wanted, lambda: _planned(run, spec, value_id, value, wanted))
+
+
+def _planned(run: Interpreter, spec: FormatSpec, value_id: int, value: Any, wanted: FloatFormat | None) -> Any:
+    stored = spec.stored[value_id]
     if stored is not None:
         value = held(run, value, stored, spec.output_bounds.get(value_id), clamp_first=False)
-    if wanted is not None and wanted is not stored:
+    if wanted is not None:
         value = held(run, value, wanted, spec.cast_bounds.get(value_id), clamp_first=True)
     return value
 

@@ -31,6 +31,7 @@ class _Scratch(threading.local):
         self.magnitudes = np.empty(CHUNK, np.uint32)
         self.exponents = np.empty(CHUNK, np.uint32)
         self.bins = np.empty(CHUNK, np.intp)
+        self.mask = np.empty(CHUNK, np.bool_)
 
 
 _SCRATCH = _Scratch()
@@ -101,18 +102,18 @@ class RangeSums:
         np.copyto(bins, exponents)
         counts = np.bincount(bins, minlength=EXPONENT_BINS)
         self._exponents += counts
-        smallest = int(magnitudes.min())
+        smallest = int(np.minimum.reduce(magnitudes))
         if smallest == 0:
-            self._zeros += x.size - int(np.count_nonzero(magnitudes))
+            self._zeros += int(np.count_nonzero(np.equal(magnitudes, 0, out=_SCRATCH.mask[: x.size])))
             # Zero wraps round to the largest integer, so that the smallest of the others comes out.
-            smallest = int(np.subtract(magnitudes, 1, out=exponents).min()) + 1
+            smallest = int(np.minimum.reduce(np.subtract(magnitudes, 1, out=exponents))) + 1
         if smallest >> _UNSIGNED_EXPONENT_SHIFT < _NONFINITE_BIN:
             self._absmin = min(self._absmin, float(np.uint32(smallest >> 1).view(np.float32)))
         if counts[_NONFINITE_BIN]:
             x = self._count_nonfinite(x)
         if x.size:
-            self._minimum = min(self._minimum, float(x.min()))
-            self._maximum = max(self._maximum, float(x.max()))
+            self._minimum = min(self._minimum, float(np.minimum.reduce(x)))
+            self._maximum = max(self._maximum, float(np.maximum.reduce(x)))
 
     def _count_nonfinite(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Count NaN and infinities and return the other elements."""

@@ -54,7 +54,8 @@ def _behind_nodes(context: Context, layout: Layout, narrow: frozenset[int]) -> I
         if moves:
             continue
         for value_id in context.narrow_outputs(node_id):
-            if layout.stored.get(value_id) == context.fmt.name:
+            read = context.index.readers[value_id] or context.index.leaves[value_id]
+            if read and layout.stored.get(value_id) == context.fmt.name:
                 yield from _site(context, value_id, "output")
 
 

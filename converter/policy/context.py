@@ -10,9 +10,12 @@ import onnx_ir as ir
 
 from converter.formats import FP32, NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex
-from converter.policy.legality import Ports, Refusal, narrow_ports, wide_ports
+from converter.policy.legality import Ports, Refusal, has_own_type, narrow_ports, wide_ports
 from converter.policy.lookup import policy_for
-from converter.types import ConversionRequest, Magnitudes, OpPolicy, ValueRange
+from converter.types import ConversionRequest, Magnitudes, OpClass, OpPolicy, ValueRange
+
+HasKernel = Callable[[str, str, int, Mapping[str, str]], bool]
+"""(domain, operator, since-version, type by type variable)."""
 
 Rule = Callable[["Context", frozenset[int]], Iterable[Refusal]]
 """A rule reads the context and the nodes that are still narrow, and refuses some of them."""
@@ -31,6 +34,10 @@ class Context:
     ranges: Mapping[int, ValueRange]
     measure: Callable[[ir.TensorProtocol], ValueRange]
     survey: Callable[[Sequence[ir.TensorProtocol]], Sequence[Magnitudes]]
+    has_kernel: HasKernel | None = None
+    """Whether the target runs an operator version with these types; None: the target is ``any``."""
+    kept_classes: frozenset[OpClass] = frozenset()
+    """Classes of operators kept FP32 because a runtime's optimiser broke a finer mix of this model."""
     ports: dict[int, Ports] = field(default_factory=dict)
     illegal: dict[int, Refusal] = field(default_factory=dict)
     sentinels: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -44,10 +51,39 @@ class Context:
             self._rows.append(policy_for(node.domain, node.op_type, index.version(node.domain)))
         for node_id, row in enumerate(self._rows):
             found = narrow_ports(index, node_id, row, self.fmt)
+            if isinstance(found, Ports) and self.has_kernel is not None and not self._runs_narrow(node_id, found):
+                text = (
+                    f"target '{self.request.target}' has no {self.fmt.label} kernel for {index.nodes[node_id].op_type}"
+                )
+                found = Refusal(node_id, "target", text)
             if isinstance(found, Refusal):
                 self.illegal[node_id] = found
             else:
-                self.ports[node_id] = found
+                self.ports[node_id] = self._loosened(node_id, found)
+
+    def _loosened(self, node_id: int, ports: Ports) -> Ports:
+        """A port with a type of its own stays FP32 where its values do not fit the format: a mask's, for instance."""
+        own = [k for k, want in enumerate(ports.inputs) if want == "narrow" and has_own_type(self.index, node_id, k)]
+        wide = {k for k in own if (self.absmax(self.index.inputs[node_id][k]) or 0.0) > self.fmt.max_finite}
+        inputs = tuple("wide" if k in wide else want for k, want in enumerate(ports.inputs))
+        return Ports(inputs, ports.outputs) if wide and "narrow" in (*inputs, *ports.outputs) else ports
+
+    def _runs_narrow(self, node_id: int, ports: Ports) -> bool:
+        """Whether the target has a kernel for a node with these ports narrow."""
+        index = self.index
+        schema = index.schema(node_id)
+        assert schema is not None
+        assert self.has_kernel is not None
+        types: dict[str, str] = {}
+        for k, want in enumerate(ports.inputs):
+            port = schema.input_port(k)
+            if port is not None and want == "narrow":
+                types[port.type_var] = self.fmt.type_string
+        for k, want in enumerate(ports.outputs):
+            port = schema.output_port(k)
+            if port is not None and want == "narrow":
+                types[port.type_var] = self.fmt.type_string
+        return not types or self.has_kernel(schema.domain, schema.op_type, schema.since_version, types)
 
     @property
     def fmt(self) -> FloatFormat:

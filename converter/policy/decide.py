@@ -9,11 +9,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from converter.errors import OptionError
 from converter.formats import FP32
 from converter.policy.clamps import clamp_sites
 from converter.policy.context import Context, Rule
 from converter.policy.layout import Layout, lay_out
 from converter.policy.legality import Ports, Refusal, float_ports, is_structured
+from converter.policy.rules.casts import paying_casts, smaller_side
 from converter.policy.rules.constants import constants
 from converter.policy.rules.eps_division import eps_division
 from converter.policy.rules.hidden_range import hidden_range
@@ -24,12 +26,14 @@ from converter.policy.rules.loop_carried import loop_carried
 from converter.policy.rules.norm_patterns import norm_patterns
 from converter.policy.rules.overflow import overflow
 from converter.policy.rules.overrides import matched_nodes
+from converter.policy.rules.provenance import provenance
 from converter.policy.rules.residual import residual
 from converter.policy.rules.sentinels import limited_sentinels, saturable_inputs
 from converter.policy.rules.underflow import underflow
 from converter.types import Decision, OpClass, PolicyOverride, PrecisionPlan
 
 RULES: tuple[Rule, ...] = (
+    provenance,
     overflow,
     residual,
     constants,
@@ -48,13 +52,14 @@ def decide(context: Context, widened: Mapping[int, Refusal] | None = None) -> Pr
     """Decide every node; ``widened`` are nodes that repair or search keep FP32, with their reasons.
 
     Raises:
-        OptionError: an override matches nothing.
+        OptionError: an override matches nothing, or wants what no node it matches may be.
     """
     overrides = matched_nodes(context.index, context.request.overrides)
     sentinels = limited_sentinels(context)
     context.sentinels.update(saturable_inputs(context, sentinels))
     refused = _refusals(context, overrides, dict(widened or {}))
-    candidates = _candidates(context)
+    candidates = _candidates(context, _forced(overrides))
+    _check_forced(context, overrides, candidates)
     narrow = frozenset(n for n in candidates if n not in refused)
     narrow, refused = _settle(context, narrow, refused, frozenset(overrides))
     ports = [_ports(context, n, narrow) for n in range(len(context.index.nodes))]
@@ -77,13 +82,33 @@ def _read_narrow(context: Context, sentinels: Mapping[int, float], layout: Layou
     return {v: bound for v, bound in sentinels.items() if v in wanted}
 
 
-def _candidates(context: Context) -> frozenset[int]:
-    """Nodes the table would narrow and the schema allows."""
+def _forced(overrides: Mapping[int, PolicyOverride]) -> frozenset[int]:
+    """Nodes the user wants narrow."""
+    return frozenset(n for n, o in overrides.items() if o.format != FP32.name)
+
+
+def _check_forced(context: Context, overrides: Mapping[int, PolicyOverride], candidates: frozenset[int]) -> None:
+    wishes: dict[PolicyOverride, list[int]] = {}
+    for node_id in sorted(_forced(overrides)):
+        wishes.setdefault(overrides[node_id], []).append(node_id)
+    for override, nodes in wishes.items():
+        if not candidates.intersection(nodes):
+            refusal = context.illegal.get(nodes[0])
+            why = refusal.reason if refusal else "it has no FP32 of its own to narrow"
+            raise OptionError(
+                f"{override.origin or 'an override'} wants node '{context.index.labels[nodes[0]]}' "
+                f"({context.index.nodes[nodes[0]].op_type}) in {context.fmt.label}: {why}; leave it out"
+            )
+
+
+def _candidates(context: Context, forced: frozenset[int]) -> frozenset[int]:
+    """Nodes the table or the user would narrow and the schema allows."""
     found = set()
     for node_id in context.ports:
         row = context.row(node_id)
         ports = context.ports[node_id]
-        wanted = row is not None and row.op_class is not OpClass.WIDE and "narrow" in (*ports.inputs, *ports.outputs)
+        wanted = node_id in forced or (row is not None and row.op_class is not OpClass.WIDE)
+        wanted = wanted and "narrow" in (*ports.inputs, *ports.outputs)
         if wanted and float_ports(context.index, node_id) and not _untouched(context, node_id):
             found.add(node_id)
     return frozenset(found)
@@ -102,11 +127,16 @@ def _untouched(context: Context, node_id: int) -> bool:
 def _refusals(
     context: Context, overrides: Mapping[int, PolicyOverride], refused: dict[int, Refusal]
 ) -> dict[int, Refusal]:
-    forced = {n for n, o in overrides.items() if o.format != FP32.name}
+    forced = _forced(overrides)
     for node_id, override in overrides.items():
         if override.format == FP32.name:
             refused[node_id] = Refusal(node_id, "override", f"kept FP32 by {override.origin or 'an override'}")
-    narrow = _candidates(context)
+    narrow = _candidates(context, forced)
+    for node_id in narrow - forced:
+        row = context.row(node_id)
+        if row is not None and row.op_class in context.kept_classes:
+            text = "ONNX Runtime's optimiser makes an invalid model of a finer mix of formats (measured by loading it)"
+            refused.setdefault(node_id, Refusal(node_id, "loads", text))
     for rule in RULES:
         left = frozenset(n for n in narrow if n not in refused and n not in forced)
         for refusal in rule(context, left):
@@ -117,8 +147,8 @@ def _refusals(
 def _settle(
     context: Context, narrow: frozenset[int], refused: dict[int, Refusal], forced: frozenset[int]
 ) -> tuple[frozenset[int], dict[int, Refusal]]:
-    """Apply what depends on neighbours: readers without a float result, and islands."""
-    for step in (_lone_readers, islands, _lone_readers):
+    """Apply what depends on neighbours: readers without a float result, casts of the user's, and islands."""
+    for step in (_lone_readers, islands, smaller_side, paying_casts, islands, _lone_readers, _lone_widenings):
         for refusal in list(step(context, narrow)):
             if refusal.node_id not in forced:
                 refused.setdefault(refusal.node_id, refusal)
@@ -142,6 +172,22 @@ def _lone_readers(context: Context, narrow: frozenset[int]) -> list[Refusal]:
                 name = context.index.name_of(value_id)
                 found.append(Refusal(node_id, "readers", f"makes no float and reads '{name}', which is FP32"))
                 break
+    return found
+
+
+def _lone_widenings(context: Context, narrow: frozenset[int]) -> list[Refusal]:
+    """The user's casts from a narrow format to FP32 stay where nothing narrow reads their result."""
+    index = context.index
+    found = []
+    for node_id in sorted(narrow):
+        if index.nodes[node_id].op_type not in ("Cast", "CastLike"):
+            continue
+        source, result = index.inputs[node_id][0], index.outputs[node_id][0]
+        readers = [n for n, k in index.readers[result] if n in narrow and context.ports[n].inputs[k] == "narrow"]
+        leaves_narrow = context.request.io_types == "narrow" and any(scope == 0 for scope, _ in index.leaves[result])
+        if index.is_float(source) and not index.is_wide(source) and not readers and not leaves_narrow:
+            reason = "widens a value that is narrow already, for FP32 readers only"
+            found.append(Refusal(node_id, "islands", reason))
     return found
 
 
@@ -175,7 +221,8 @@ def _decision(
         assert row is not None
         forced = overrides.get(node_id)
         if forced is not None and forced.format != FP32.name:
-            return Decision(node_id, label, op_type, context.fmt.name, "override", f"narrowed by {forced.origin}")
+            reason = f"narrowed by {forced.origin or 'an override'}"
+            return Decision(node_id, label, op_type, context.fmt.name, "override", reason)
         return Decision(node_id, label, op_type, context.fmt.name, f"class {row.op_class.value}", row.reason)
     refusal = refused.get(node_id)
     if refusal is None and row is not None and row.op_class is OpClass.WIDE:

@@ -95,6 +95,11 @@ class _Builder:
         port = schema.output_port(position) if schema else None
         return schema is not None and port is not None and schema.allows(port.type_var, self.fmt.type_string)
 
+    def _may_read_narrow(self, node_id: int, position: int) -> bool:
+        schema = self.index.schema(node_id)
+        port = schema.input_port(position) if schema else None
+        return schema is not None and port is not None and schema.allows(port.type_var, self.fmt.type_string)
+
     def _is_narrow(self, value_id: int) -> bool:
         return self.layout.stored.get(value_id) == self.narrow
 
@@ -131,7 +136,7 @@ class _Builder:
         formal = self.index.scopes[body].graph.inputs
         for position, (value_id, value) in enumerate(zip(inputs, formal, strict=True)):
             inside = self.index.id_of(value)
-            if position < carried:
+            if position < carried or not self._may_read_narrow(node_id, first + position):
                 self._read(node_id, first + position, FP32.name)
                 self._store(inside, FP32.name)
             else:

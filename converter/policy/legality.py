@@ -68,7 +68,7 @@ def narrow_ports(index: ModelIndex, node_id: int, row: OpPolicy | None, fmt: Flo
     if not chosen:
         if barred:
             return Refusal(node_id, "legality", _barred_reason(index, node_id, schema, barred, fmt))
-        return Refusal(node_id, "legality", f"{node.op_type} has no FP32 port that may become {fmt.label}")
+        return Refusal(node_id, "ports", f"{node.op_type} has no FP32 port that should become {fmt.label}")
     inputs = tuple(
         _input_want(index, node_id, position, schema, chosen, row, fmt)
         for position in range(len(index.inputs[node_id]))
@@ -130,6 +130,13 @@ def _input_want(
     return "narrow" if port.type_var in chosen else "wide"
 
 
+def has_own_type(index: ModelIndex, node_id: int, position: int) -> bool:
+    """Whether the type of an input of a node is no other port's business."""
+    schema = index.schema(node_id)
+    port = schema.input_port(position) if schema else None
+    return schema is not None and port is not None and not _bound_elsewhere(schema, port.type_var, position)
+
+
 def _bound_elsewhere(schema: OperatorSchema, type_var: str, position: int) -> bool:
     """Whether another port shares the type variable, so that this one cannot keep a type of its own."""
     others = [p for k, p in enumerate(schema.inputs) if k != position] + list(schema.outputs)
@@ -158,6 +165,12 @@ def first_opset_for(index: ModelIndex, node_id: int, fmt: FloatFormat) -> int | 
         if ports and all(p is not None and schema.allows(p.type_var, fmt.type_string) for p in ports):
             return version
     return None
+
+
+def has_cast(index: ModelIndex, fmt: FloatFormat) -> bool:
+    """Whether the model's opset can cast to a format and back."""
+    schema = index.catalog.find("", "Cast", index.opset)
+    return schema is not None and all(schema.allows(v, fmt.type_string) for v in ("T1", "T2"))
 
 
 def float_ports(index: ModelIndex, node_id: int) -> bool:

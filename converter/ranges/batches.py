@@ -163,6 +163,8 @@ def check_batch(given: Mapping[str, Any], index: ModelIndex, name: str) -> dict[
     for key, value in inputs.items():
         if key in given:
             feeds[key] = _check_value(given[key], value, name)
+        elif (type_string(value.type) or "").startswith("optional("):
+            feeds[key] = None
         elif key not in graph.initializers:
             raise BatchError(
                 f"batch '{name}' lacks input '{key}' ({type_string(value.type)}); add it under that key. "

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from converter.graph import ModelIndex
+from converter.numerics.background import Background, Gathering
 from converter.numerics.range_sums import RangeSums
 from converter.ranges.batches import Batch
 from converter.ranges.merge import merge
@@ -21,24 +22,21 @@ from converter.types import ValueRange
 class RangeTap:
     """Collects ranges of the reference stream."""
 
-    def __init__(self, index: ModelIndex) -> None:
+    def __init__(self, index: ModelIndex, background: Background) -> None:
         self._float = [index.is_float(v) for v in range(len(index.values))]
-        self._sums: dict[int, RangeSums] = {}
+        self._sums: Gathering[RangeSums] = Gathering(RangeSums, background)
 
     def value(self, value_id: int, values: Sequence[Any]) -> None:
         """Add one float value of the reference."""
         if self._float[value_id] and isinstance(values[0], np.ndarray):
-            sums = self._sums.get(value_id)
-            if sums is None:
-                sums = self._sums[value_id] = RangeSums()
-            sums.add(values[0])
+            self._sums.add(value_id, values[0])
 
     def step(self, run: Interpreter, step: Step, streams: Sequence[Stream]) -> None:
         """Nothing to do before a step."""
 
     def ranges(self) -> dict[int, ValueRange]:
         """What was seen, by value id."""
-        return {value_id: sums.result() for value_id, sums in self._sums.items()}
+        return {value_id: sums.result() for value_id, sums in self._sums.take().items()}
 
 
 def observe(
@@ -51,7 +49,7 @@ def observe(
     spec = declared_formats(interpreter.index)
     found: dict[int, ValueRange] = {}
     for number, batch in enumerate(batches):
-        tap = RangeTap(interpreter.index)
+        tap = RangeTap(interpreter.index, interpreter.background)
         interpreter.run(batch.feeds, [spec], [tap])
         for value_id, seen in tap.ranges().items():
             found[value_id] = merge(found[value_id], seen) if value_id in found else seen

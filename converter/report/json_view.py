@@ -35,8 +35,11 @@ def dump(content: Mapping[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(members) + "\n}\n").encode("utf-8", "backslashreplace")
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
 def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def _member(value: Any) -> str:

@@ -52,6 +52,10 @@ FULL_FIGURES = frozenset({"max_rel_error", "max_ulp_error", "max_rel_left_out", 
 MORE_FIGURES = ("count", "absmax", "equal", "zero_reference", "max_rel_left_out", "worst_row_rel_l2", "top1_agreement")
 
 
+_ALL_FIGURES = CORE_FIGURES + MORE_FIGURES
+_NO_FIGURES = dict.fromkeys(_ALL_FIGURES)
+
+
 def report_object(report: Report) -> Object:
     """The report as dicts, lists, strings, booleans and finite numbers, in the order of the contract."""
     return {
@@ -71,6 +75,7 @@ def report_object(report: Report) -> Object:
         "repair": plain(report.repair),
         "price_list": plain(report.price_list),
         "policy": {"rules": [_rule(override) for override in report.policy]},
+        "provider_outputs": plain(report.provider_outputs),
         "modules": [numbered(row) for row in module_rows(report.layers)],
         "program": _program(report.program),
         "first_abnormal": report.first_abnormal or None,
@@ -210,8 +215,9 @@ def _layer(layer: LayerComparison) -> Object:
 
 def _figures(figures: ErrorFigures | None) -> Object:
     """All figures of the contract; null where nothing was compared or the figure was not asked for."""
-    names = CORE_FIGURES + MORE_FIGURES
-    return numbered({name: getattr(figures, name) if figures else None for name in names})
+    if figures is None:
+        return dict(_NO_FIGURES)
+    return numbered({name: getattr(figures, name) for name in _ALL_FIGURES})
 
 
 def _local(layer: LayerComparison | None) -> Object | None:

@@ -7,11 +7,13 @@ Facts are from the ONNX operator changelog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+
+from converter.types import PROVENANCE, RAISED_OPSET
 
 
 class CannotAdapt(Exception):
@@ -20,15 +22,20 @@ class CannotAdapt(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node to adapt, with a maker of fresh names."""
+    """A node to adapt, with a maker of fresh names and the ranks of values whose shape the file does not say."""
 
     node: ir.Node
     fresh: Callable[[str], str]
+    ranks: Mapping[ir.Value, int]
+
+    def rank(self, value: ir.Value) -> int | None:
+        return len(value.shape) if value.shape is not None else self.ranks.get(value)
 
     def constant(self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ir.Value:
         """A Constant node in front of the node; returns its output."""
-        tensor = ir.tensor(array, name=self.fresh(f"{self.node.name or self.node.op_type}_{name}"))
-        return self.before("Constant", [], [ir.AttrTensor("value", tensor)], tensor.name or name, tensor)
+        wanted = f"{self.node.name or self.node.op_type}_{name}"
+        tensor = ir.tensor(array, name=wanted)
+        return self.before("Constant", [], [ir.AttrTensor("value", tensor)], wanted, tensor)
 
     def before(
         self,
@@ -43,7 +50,7 @@ class Site:
         if like is not None:
             output.type, output.shape = ir.TensorType(like.dtype), ir.Shape(like.shape.numpy())
         made = ir.Node("", op_type, list(inputs), list(attributes), outputs=[output], name=self.fresh(f"{name}_node"))
-        made.metadata_props["narrowcast.rule"] = "raised opset"
+        made.metadata_props[f"{PROVENANCE}.rule"] = RAISED_OPSET
         graph = self.node.graph
         assert isinstance(graph, ir.Graph)
         graph.insert_before(self.node, made)
@@ -121,7 +128,7 @@ def _flattening(site: Site) -> None:
     assert source is not None
     attribute = node.attributes.get("axis")
     axis = 1 if attribute is None else attribute.as_int()
-    rank = None if source.shape is None else len(source.shape)
+    rank = site.rank(source)
     if axis == -1 or (rank is not None and axis == rank - 1):
         node.attributes["axis"] = ir.AttrInt64("axis", -1)
         return
@@ -139,7 +146,7 @@ def _reshape_result(site: Site, shape: ir.Value) -> None:
     name = result.name or ""
     restored = ir.Value(name=name, type=result.type, shape=result.shape)
     reshape = ir.Node("", "Reshape", [result, shape], outputs=[restored], name=site.fresh(f"{name}_restore"))
-    reshape.metadata_props["narrowcast.rule"] = "raised opset"
+    reshape.metadata_props[f"{PROVENANCE}.rule"] = RAISED_OPSET
     for reader, position in list(result.uses()):
         if reader is not reshape:
             reader.replace_input_with(position, restored)
@@ -243,7 +250,6 @@ ADAPTERS: dict[tuple[str, int], Adapter] = {
     ("Dropout", 10): _dropout_mask,
     ("Dropout", 12): _dropout,
     ("GridSample", 20): _grid_sample,
-    ("GroupNormalization", 21): refused("GroupNormalization's scale and bias became per channel with opset 21"),
     ("Hardmax", 13): _flattening,
     ("LogSoftmax", 13): _flattening,
     ("Pad", 11): _pad,

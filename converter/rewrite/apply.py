@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,7 +16,7 @@ from converter.rewrite.insert_casts import InsertCasts
 from converter.rewrite.insert_clamps import InsertClamps
 from converter.rewrite.narrow_initializers import NarrowInitializers
 from converter.rewrite.retype import Retype
-from converter.types import ConstantChange, PrecisionPlan
+from converter.types import PROVENANCE, ConstantChange, PrecisionPlan
 
 PASSES: tuple[Pass, ...] = (NarrowInitializers(), Retype(), InsertClamps(), InsertCasts(), FoldCasts())
 
@@ -48,9 +49,24 @@ def rewrite(index: ModelIndex, plan: PrecisionPlan, narrow_io: bool) -> Rewritte
         step.ensures(draft)
         check_structure(index.model, given, step.name)
     _drop_unread(index)
+    _sign(index, plan)
     if index.model.ir_version < MIN_IR_FOR_INITIALIZERS and _has_lone_initializers(index.model):
         index.model.ir_version = MIN_IR_FOR_INITIALIZERS
     return Rewritten(index.model, draft.casts, draft.clamps, tuple(draft.changed))
+
+
+def _sign(index: ModelIndex, plan: PrecisionPlan) -> None:
+    """Write each decision on its node, so that converting the result again keeps it."""
+    for decision in plan.decisions:
+        properties = index.nodes[decision.node_id].metadata_props
+        if decision.format != "none" and not _signed(properties):
+            properties[f"{PROVENANCE}.format"] = decision.format
+
+
+def _signed(properties: Mapping[str, str]) -> bool:
+    return any(f"{PROVENANCE}.{key}" in properties for key in ("format", "zone")) or (
+        properties.get(f"{PROVENANCE}.rule") == "cast"
+    )
 
 
 def _drop_unread(index: ModelIndex) -> None:

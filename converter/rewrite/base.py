@@ -11,10 +11,7 @@ import onnx_ir as ir
 from converter.errors import InternalError
 from converter.formats import FORMATS, FloatFormat
 from converter.graph import ModelIndex
-from converter.types import ConstantChange, PrecisionPlan
-
-PROVENANCE = "narrowcast"
-"""Prefix of our ``metadata_props`` keys."""
+from converter.types import PROVENANCE, ConstantChange, PrecisionPlan
 
 _FORMATS = {f.name: f for f in FORMATS}
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import onnx.helper
 import onnx_ir as ir
+from onnx_ir.passes.common.shape_inference import ShapeInferencePass
 
 from converter.operators import OperatorCatalog, canonical_domain
 from converter.rewrite.adapters import ADAPTERS, CannotAdapt, Site
@@ -26,10 +31,48 @@ def raise_opset(model: ir.Model, target: int, catalog: OperatorCatalog) -> bool:
     return raising.adapted
 
 
+_FLATTENING = frozenset(("Softmax", "LogSoftmax", "Hardmax"))
+"""Operators whose adapter is simpler when it knows the rank of what they read."""
+
+
+def _operators(model: ir.Model) -> set[str]:
+    return {node.op_type for graph in (model.graph, *model.graph.subgraphs()) for node in graph}
+
+
+def inferred_ranks(model: ir.Model) -> dict[ir.Value, int]:
+    """Ranks by onnx's shape inference, large weights left out; the model keeps the shapes it states."""
+    values = [v for graph in (model.graph, *model.graph.subgraphs()) for v in _values(graph)]
+    stated = {v: v.shape for v in values}
+    with _silenced("onnx_ir.passes.common.shape_inference"):  # without ranks the adapter works all the same
+        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
+    ranks = {v: len(v.shape) for v in values if v.shape is not None}
+    for value, shape in stated.items():
+        value.shape = shape
+    return ranks
+
+
+@contextmanager
+def _silenced(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
 class _Raising:
     def __init__(self, model: ir.Model, catalog: OperatorCatalog) -> None:
         self.catalog = catalog
         self.adapted = False
+        self.ranks = inferred_ranks(model) if _FLATTENING & _operators(model) else {}
         self.names: set[str] = set()
         for graph in (model.graph, *model.graph.subgraphs()):
             self.names |= {v.name or "" for v in (*graph.inputs, *graph.initializers.values())}
@@ -56,7 +99,7 @@ class _Raising:
     def _node(self, node: ir.Node, version: int) -> None:
         adapter = ADAPTERS.get((node.op_type, version))
         if adapter is not None:
-            adapter(Site(node, self.fresh))
+            adapter(Site(node, self.fresh, self.ranks))
             self.adapted = True
         schema = self.catalog.find("", node.op_type, version)
         if schema is None or schema.deprecated:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from converter.formats import FloatFormat
 from converter.operators import canonical_domain
 from converter.rewrite.base import Draft, Pass, tensor_type
+from converter.rewrite.narrow_initializers import NarrowTensor, to_narrow
 from converter.types import ConstantChange
 
 
@@ -22,7 +23,10 @@ class Retype(Pass):
         for value_id, wanted in draft.plan.stored.items():
             if wanted != narrow:
                 continue
-            index.values[value_id].type = tensor_type(narrow)
+            value = index.values[value_id]
+            value.type = tensor_type(narrow)
+            if value.const_value is not None:  # the default of an input
+                value.const_value = NarrowTensor(value.const_value, draft.fmt, value.name or "")
             producer = index.producer[value_id]
             if producer >= 0 and index.outputs[producer][0] == value_id:
                 _set_attribute(index.nodes[producer], draft.fmt, draft.changed)
@@ -49,7 +53,7 @@ def _constant_of_shape(node: ir.Node, fmt: FloatFormat, changed: list[ConstantCh
     value = node.attributes.get("value")
     wide = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
     assert fmt.onnx_type is not None
-    tensor = ir.tensor(wide.astype(fmt.dtype), dtype=ir.DataType(fmt.onnx_type), name="value")
+    tensor = ir.tensor(to_narrow(wide, fmt, None), dtype=ir.DataType(fmt.onnx_type), name="value")
     node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 

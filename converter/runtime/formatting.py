@@ -8,7 +8,7 @@ graph are the same arithmetic because both come down to this record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +37,6 @@ class FormatSpec:
     cast_bounds: dict[int, float] = field(default_factory=dict)
     output_bounds: dict[int, float] = field(default_factory=dict)
     constant_bounds: dict[int, float] = field(default_factory=dict)
-
-    def made_by(self, outputs: Sequence[int]) -> FloatFormat | None:
-        """The narrow format that a node's results are stored in; None when the first one there is not narrow."""
-        return next((self.stored[v] for v in outputs if v >= 0), None)
 
 
 def declared_formats(index: ModelIndex, name: str = "reference") -> FormatSpec:
@@ -146,4 +142,4 @@ _SMALL_BYTES = 2**20
 
 def limited(array: Array, bound: float) -> Array:
     """A Clip to ``[-bound, bound]``; NaN stays NaN."""
-    return np.clip(array, np.float32(-bound), np.float32(bound))
+    return np.asarray(np.clip(array, np.float32(-bound), np.float32(bound)))

@@ -18,6 +18,7 @@ import numpy as np
 from converter.errors import ModelError
 from converter.formats import FloatFormat
 from converter.graph import ModelIndex
+from converter.numerics.background import Background
 from converter.runtime import control_flow
 from converter.runtime.formatting import ConstantStore, FormatSpec, Rounding
 from converter.runtime.kernels import StepRunner
@@ -51,7 +52,8 @@ class RunResult:
 class Interpreter:
     """Evaluates one model; sessions are cached over runs, streams and plans.
 
-    ``breadcrumb`` is told the label of each node before native code runs it.
+    ``breadcrumb`` is told the label of each node before native code runs it.  ``strict``: the first stream is a
+    reference whose failure ends the run; a candidate on its own may fail like any other stream.
     """
 
     index: ModelIndex
@@ -62,10 +64,12 @@ class Interpreter:
     narrow_sums: frozenset[str] = frozenset()
     """Operators whose policy row says that hardware may keep their running total narrow."""
     findings: list[Finding] = field(default_factory=list)
+    strict: bool = True
 
     def __post_init__(self) -> None:
         self.program: Program = compile_model(self.index)
         self.rounding = Rounding(self.profile, self.threads)
+        self.background = Background(self.threads.count)
         self.constants = ConstantStore(self.index, self.rounding)
         self.runner = StepRunner(self.index, KernelCache(self.threads), self.seed)
         self._taps: Sequence[Tap] = ()
@@ -112,8 +116,15 @@ class Interpreter:
 
     def run_scope(self, scope_id: int, streams: Sequence[Stream]) -> None:
         """Run all steps of a scope for streams whose inputs of it are set."""
+        alive = [s for s in streams if s.failure is None]
         for step in self.program.scopes[scope_id]:
-            self._run_step(step, [s for s in streams if s.failure is None])
+            if not alive:
+                return
+            self._run_step(step, alive)
+            if any(s.failure is not None for s in alive):
+                alive = [s for s in alive if s.failure is None]
+            for value_id in step.made:
+                self.announce(value_id, alive)
             if step.frees:
                 for stream in streams:
                     stream.free(step.frees)
@@ -148,19 +159,14 @@ class Interpreter:
     # -------------------------------------------------------------------------------------------- steps
 
     def _run_step(self, step: Step, streams: Sequence[Stream]) -> None:
-        if not streams:
-            return
         if self.breadcrumb is not None:
             self.breadcrumb(step.label)
-        if step.kind in control_flow.RUNNERS:
+        if step.walked:
             self.guarded(step, streams, lambda: control_flow.RUNNERS[step.kind](self, step, streams))
-        else:
-            for tap in self._taps:
-                tap.step(self, step, streams)
-            self._run_plain(step, streams)
-        for value_id in step.outputs:
-            if value_id >= 0:
-                self.announce(value_id, [s for s in streams if s.failure is None])
+            return
+        for tap in self._taps:
+            tap.step(self, step, streams)
+        self._run_plain(step, streams)
 
     def _run_plain(self, step: Step, streams: Sequence[Stream]) -> None:
         first_feeds: list[Any] | None = None
@@ -168,36 +174,29 @@ class Interpreter:
         call = self._calls[step.node_id] = self._calls.get(step.node_id, -1) + 1
         for stream in streams:
             feeds = self.gather(stream, step)
-            narrow = stream.spec.made_by(step.outputs)
-            shareable = not (narrow is not None and self.sums_narrow(step))
+            narrow = stream.spec.stored[step.made[0]] if step.made else None
+            shareable = narrow is None or not self.sums_narrow(step)
             if first_feeds is not None and shareable and _shareable(step, feeds, first_feeds):
                 results = first_results
             else:
-                found = self.guarded(
-                    step,
-                    [stream],
-                    lambda f=feeds, n=narrow: self.execute(step, f, call, n),  # type: ignore[misc]
-                )
-                if found is None:
+                try:
+                    results = self.execute(step, feeds, call, narrow)
+                except (KernelFailure, StructureFailure) as error:
+                    self._failed(step, [stream], error)
                     continue
-                results = found
                 if first_feeds is None:
                     first_feeds, first_results = feeds, results
-            self._keep(stream, step, results)
-
-    def _keep(self, stream: Stream, step: Step, results: Sequence[Any]) -> None:
-        made = [v for v in step.outputs if v >= 0]
-        for value_id, result in zip(made, results, strict=True):
-            stream.store_result(value_id, result)
+            for value_id, result in zip(step.made, results, strict=True):
+                stream.store_result(value_id, result)
 
     def gather(self, stream: Stream, step: Step) -> list[Any]:
         """The present inputs of a node as its ports read them in a stream."""
         reads = stream.spec.reads.get(step.node_id)
         if reads is None:
-            feeds = [stream.load(v) for v in step.inputs if v >= 0]
+            feeds = [stream.load(v) for v in step.present]
         else:
             feeds = [stream.load_as(v, reads[k]) for k, v in enumerate(step.inputs) if v >= 0]
-        return feeds + [stream.load(v) for v in step.captured]
+        return feeds + [stream.load(v) for v in step.captured] if step.captured else feeds
 
     def execute(self, step: Step, feeds: Sequence[Any], call: int = 0, narrow: FloatFormat | None = None) -> list[Any]:
         """Run a node that is no control flow; results in order of its present outputs, not yet rounded.
@@ -221,20 +220,23 @@ class Interpreter:
         """Run an action; its failure ends the run for the reference and the stream for any other."""
         try:
             return action()
-        except KernelMissing as error:
+        except (KernelFailure, StructureFailure) as error:
+            self._failed(step, streams, error)
+            return None
+
+    def _failed(self, step: Step, streams: Sequence[Stream], error: Exception) -> None:
+        if isinstance(error, KernelMissing):
             raise ModelError(
                 f"node '{step.label}' ({step.op_type}): ONNX Runtime's CPU provider cannot run it ({error}), so the "
                 "model cannot be compared; use --no-validate to convert without running it"
             ) from error
-        except (KernelFailure, StructureFailure) as error:
-            if any(s.position == 0 for s in streams):
-                raise ModelError(
-                    f"node '{step.label}' ({step.op_type}) fails in FP32 on this batch: {error}; "
-                    "check that the batch fits the model"
-                ) from error
-            for stream in streams:
-                stream.failure = (step.label, str(error))
-            return None
+        if self.strict and any(s.position == 0 for s in streams):
+            raise ModelError(
+                f"node '{step.label}' ({step.op_type}) fails in FP32 on this batch: {error}; "
+                "check that the batch fits the model"
+            ) from error
+        for stream in streams:
+            stream.failure = (step.label, str(error))
 
 
 def _shareable(step: Step, feeds: Sequence[Any], others: Sequence[Any]) -> bool:

@@ -32,29 +32,42 @@ class StepRunner:
         Raises:
             KernelFailure: ONNX Runtime refused the node or its inputs.
         """
-        feeds = [contiguous(f) if isinstance(f, np.ndarray) else f for f in feeds]
+        fed: list[Any] = []
+        ranks: list[int] = []
+        for feed in feeds:
+            if isinstance(feed, np.ndarray):
+                fed.append(feed if feed.flags.c_contiguous else contiguous(feed))
+                ranks.append(feed.ndim)
+            else:
+                fed.append(feed)
+                ranks.append(-1)
+        kind = step.kind
+        if kind is StepKind.KERNEL and not step.picky:
+            kernel = step.kernels.get(tuple(ranks))
+            return self._first_run(step, fed, tuple(ranks)) if kernel is None else kernel.run(fed)
+        return self._run_special(step, fed, call, narrow)
+
+    def _run_special(self, step: Step, feeds: Sequence[Any], call: int, narrow: bool) -> list[Any]:
         if step.kind is StepKind.CAST:
             direct = self._exact_cast(step, feeds, narrow)
             if direct is not None:
                 return [direct]
         if step.kind in (StepKind.RANDOM, StepKind.DROPOUT):
             return self._run_random(step, feeds, call)
-        return self._run_cached(step, feeds)
-
-    def _run_cached(self, step: Step, feeds: Sequence[Any]) -> list[Any]:
-        shapes = [f.shape if isinstance(f, np.ndarray) else None for f in feeds]
         if step.picky:
-            return self._run_exact(step, feeds, shapes)
-        ranks = tuple(None if s is None else (None,) * len(s) for s in shapes)
+            return self._run_exact(step, feeds)
+        ranks = tuple(f.ndim if isinstance(f, np.ndarray) else -1 for f in feeds)
         kernel = step.kernels.get(ranks)
-        if kernel is not None:
-            return kernel.run(feeds)
+        return self._first_run(step, feeds, ranks) if kernel is None else kernel.run(feeds)
+
+    def _first_run(self, step: Step, feeds: Sequence[Any], ranks: tuple[int, ...]) -> list[Any]:
+        """Find or make the session for these ranks, and keep it with the step when it works."""
         try:
-            kernel = self._cache.get(self._signature(step, ranks))
+            kernel = self._cache.get(self._signature(step, [None if r < 0 else (None,) * r for r in ranks]))
             results = kernel.run(feeds)
         except KernelFailure as error:
             try:
-                results = self._run_exact(step, feeds, shapes)
+                results = self._run_exact(step, feeds)
             except KernelFailure:
                 raise error from None
             step.picky = True
@@ -62,8 +75,9 @@ class StepRunner:
         step.kernels[ranks] = kernel
         return results
 
-    def _run_exact(self, step: Step, feeds: Sequence[Any], shapes: Sequence[Shape | None]) -> list[Any]:
+    def _run_exact(self, step: Step, feeds: Sequence[Any]) -> list[Any]:
         """For operators that want to know shapes, or values of constants, before they run."""
+        shapes = [f.shape if isinstance(f, np.ndarray) else None for f in feeds]
         key = tuple(shapes)
         if key in step.kernels:
             return step.kernels[key].run(feeds)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from converter.formats import NARROW_FORMATS
 from converter.graph import ModelIndex
 from converter.operators import canonical_domain
-from converter.runtime.session import Kernel, Shape
+from converter.runtime.session import Kernel
 
 
 class StepKind(enum.Enum):
@@ -50,12 +50,15 @@ STRUCTURE_OPERATORS = frozenset(
 )  # fmt: skip
 
 
+WALKED = frozenset((StepKind.IF, StepKind.LOOP, StepKind.SCAN, StepKind.SEQUENCE_MAP))
+
+
 @dataclass(eq=False, slots=True)
 class Step:
     """One node to run.
 
     ``inputs``/``outputs`` are value ids (-1: left out); ``frees`` are the values nobody reads afterwards.
-    ``kernels`` caches sessions by the shapes of the present inputs: ranks only, but for ``picky`` operators that
+    ``kernels`` caches sessions by the ranks of the present inputs, or by their shapes for ``picky`` operators that
     build with exact shapes alone.
     """
 
@@ -70,13 +73,19 @@ class Step:
     opsets: tuple[tuple[str, int], ...]
     captured: tuple[int, ...] = ()
     frees: tuple[int, ...] = ()
-    kernels: dict[tuple[Shape | None, ...], Kernel] = field(default_factory=dict)
+    kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
     picky: bool = False
+    present: tuple[int, ...] = ()
+    """Value ids of the inputs that are there, in order."""
+    made: tuple[int, ...] = ()
+    """Value ids of the outputs that are there, in order."""
+    walked: bool = False
+    """Whether the bodies of this step are run in Python."""
 
-    @property
-    def present(self) -> list[int]:
-        """Value ids of the inputs that are there, in order."""
-        return [v for v in self.inputs if v >= 0]
+    def __post_init__(self) -> None:
+        self.present = tuple(v for v in self.inputs if v >= 0)
+        self.made = tuple(v for v in self.outputs if v >= 0)
+        self.walked = self.kind in WALKED
 
 
 @dataclass(eq=False, slots=True)

@@ -8,6 +8,7 @@ runs bit-equal.  Narrow types never reach ONNX Runtime: the interpreter stores F
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
+from converter.numerics.exact import is_small
 from converter.operators import OperatorSchema, Port
 
 Array = NDArray[Any]
@@ -87,9 +89,13 @@ def _options(threads: Threads, optimise: bool = False) -> ort.SessionOptions:
     return options
 
 
+_PLACE: Final = re.compile(r"/\S+\.(?:cc|h|hpp|cpp):\d+ [^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? ")
+"""Where in its own source ONNX Runtime found a fault: a file, a line and a C++ function."""
+
+
 def one_line(error: BaseException) -> str:
     """The text of a native error on one line, without source paths of its build."""
-    text = " ".join(str(error).split())
+    text = _PLACE.sub("", " ".join(str(error).split()))
     return text.split(" : ", 2)[-1][:400] if text.startswith("[ONNXRuntimeError]") else text[:400]
 
 
@@ -97,10 +103,13 @@ def one_line(error: BaseException) -> str:
 def _native_errors() -> Iterator[None]:
     try:
         yield
-    except binding.NotImplemented as error:
-        raise KernelMissing(one_line(error)) from error
     except Exception as error:
-        raise KernelFailure(one_line(error)) from error
+        raise _kernel_error(error) from error
+
+
+def _kernel_error(error: Exception) -> KernelFailure:
+    missing = isinstance(error, binding.NotImplemented) or "is not a registered function/op" in str(error)
+    return KernelMissing(one_line(error)) if missing else KernelFailure(one_line(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +134,7 @@ class Kernel:
     Inputs given as ``constants`` are initializers inside the session: they are not fed again.
     """
 
-    __slots__ = ("_inputs", "_outputs", "_session", "_skipped", "_wants_native")
+    __slots__ = ("_inputs", "_outputs", "_run", "_session", "_skipped", "_wants_native")
 
     def __init__(self, signature: Signature, threads: Threads, constants: Mapping[str, Array] | None = None) -> None:
         model = _single_node_model(signature, constants or {})
@@ -137,16 +146,18 @@ class Kernel:
             self._outputs = [o.name for o in session.get_outputs()]
             self._wants_native = _needs_native(signature) or not all(_numpy_type(o.type) for o in session.get_outputs())
             self._session = session
+            self._run = session._sess.run
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
         """Outputs in order: arrays (ml_dtypes for what NumPy itself lacks) or lists (sequences)."""
         if self._skipped:
             feeds = [f for k, f in enumerate(feeds) if k not in self._skipped]
-        with _native_errors():
+        try:
             if self._wants_native:
                 return self._run_native(feeds)
-            fed = dict(zip(self._inputs, feeds, strict=True))
-            return list(self._session._sess.run(self._outputs, fed, None))
+            return self._run(self._outputs, dict(zip(self._inputs, feeds, strict=True)), None)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise _kernel_error(error) from error
 
     def _run_native(self, feeds: Sequence[Any]) -> list[Any]:
         """Through ``OrtValue``: the way for 8-bit floats and for integers and floats of fewer than eight bits."""
@@ -155,7 +166,7 @@ class Kernel:
 
 
 def _to_native(array: Array) -> ort.OrtValue:
-    if array.dtype.isbuiltin == 1:  # NumPy's own; ml_dtypes' are 2
+    if not is_small(array):
         return ort.OrtValue.ortvalue_from_numpy(array)
     tensor = onnx.numpy_helper.from_array(array)
     native = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), tensor.data_type)
@@ -163,7 +174,7 @@ def _to_native(array: Array) -> ort.OrtValue:
     return native
 
 
-def _from_native(value: ort.OrtValue) -> Array:
+def _from_native(value: ort.OrtValue) -> Any:
     if _numpy_type(value.data_type()):
         return value.numpy()
     content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
@@ -320,18 +331,64 @@ class CastInto:
                 model.SerializeToString(), _options(threads or Threads()), providers=[CPU]
             )
         self._element = element
-        self._buffers = source, target
-        self._binding = self._session.io_binding()
-        self._bound = -1
+        self._source = source
+        self._target = target
+        self._whole: dict[int, Any] = {}
 
     def __call__(self, count: int) -> None:
         """Convert the first ``count`` elements."""
-        if count != self._bound:
-            source, target = self._buffers
-            self._binding.clear_binding_inputs()
-            self._binding.clear_binding_outputs()
-            self._binding.bind_input("x", "cpu", 0, np.float32, [count], source.ctypes.data)
-            self._binding.bind_output("y", "cpu", 0, self._element, [count], target.ctypes.data)
-            self._bound = count
-        with _native_errors():
-            self._session.run_with_iobinding(self._binding)
+        for start in range(0, count, _CAST_BLOCK):
+            size = min(_CAST_BLOCK, count - start)
+            binding_of = self._bound(start, size)
+            with _native_errors():
+                self._session.run_with_iobinding(binding_of)
+
+    def _bound(self, start: int, size: int) -> Any:
+        """The session bound to a block of both buffers; whole blocks are bound once."""
+        found = self._whole.get(start) if size == _CAST_BLOCK else None
+        if found is None:
+            found = self._session.io_binding()
+            found.bind_input("x", "cpu", 0, np.float32, [size], self._source[start:].ctypes.data)
+            found.bind_output("y", "cpu", 0, self._element, [size], self._target[start:].ctypes.data)
+            if size == _CAST_BLOCK:
+                self._whole[start] = found
+        return found
+
+
+_CAST_BLOCK: Final = 2**16
+"""Elements per call: more are split over the thread pool, whose idle threads then spin and take the core of whoever
+reads and writes meanwhile."""
+
+
+OPEN_END: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEntry:
+    """One kernel of a provider's registry: operator versions it was registered for, and types per variable."""
+
+    domain: str
+    op_type: str
+    start: int
+    end: int
+    types: Mapping[str, tuple[str, ...]]
+
+
+def installed_providers() -> tuple[str, ...]:
+    """Providers of the installed ONNX Runtime by its own names."""
+    return tuple(ort.get_available_providers())
+
+
+def kernel_entries(provider: str) -> list[KernelEntry]:
+    """The registry of a provider."""
+    return [
+        KernelEntry(
+            "" if k.domain == "ai.onnx" else k.domain,
+            k.op_name,
+            k.version_range[0],
+            k.version_range[1],
+            {var: tuple(types) for var, types in dict(k.type_constraints).items()},
+        )
+        for k in binding.get_all_opkernel_def()
+        if k.provider == provider
+    ]

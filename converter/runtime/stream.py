@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from converter.formats import FloatFormat
@@ -13,7 +14,7 @@ UNSET: Any = object()
 class Stream:
     """Values by id, as stored and (made on demand) as rounded copies for narrow readers."""
 
-    __slots__ = ("_constants", "_copies", "_rounding", "_values", "failure", "position", "spec")
+    __slots__ = ("_constants", "_copies", "_derived", "_rounding", "_values", "failure", "position", "spec")
 
     def __init__(self, position: int, spec: FormatSpec, constants: ConstantStore, rounding: Rounding) -> None:
         self.position = position
@@ -24,11 +25,15 @@ class Stream:
         self._rounding = rounding
         self._values: dict[int, Any] = {}
         self._copies: dict[int, Any] = {}
+        self._derived: dict[int, dict[FloatFormat | None, Any]] = {}
 
     def store(self, value_id: int, value: Any) -> None:
         """Keep a value as it is stored (already rounded)."""
         self._values[value_id] = value
-        self._copies.pop(value_id, None)
+        if self._copies:
+            self._copies.pop(value_id, None)
+        if self._derived:
+            self._derived.pop(value_id, None)
 
     def store_result(self, value_id: int, value: Any) -> Any:
         """Round a fresh result to its stored format, apply the Clip behind it, and keep it."""
@@ -65,12 +70,16 @@ class Stream:
             copy = self._copies[value_id] = self._rounding(copy, narrow)
         return copy
 
+    def derived(self, value_id: int, key: FloatFormat | None, make: Callable[[], Any]) -> Any:
+        """Something a tap makes of a value, kept as long as the value itself."""
+        found = self._derived.setdefault(value_id, {})
+        if key not in found:
+            found[key] = make()
+        return found[key]
+
     def free(self, value_ids: tuple[int, ...]) -> None:
         """Forget values nobody reads any more."""
         for value_id in value_ids:
             self._values.pop(value_id, None)
             self._copies.pop(value_id, None)
-
-    def clear(self) -> None:
-        self._values.clear()
-        self._copies.clear()
+            self._derived.pop(value_id, None)

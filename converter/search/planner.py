@@ -24,6 +24,9 @@ from converter.types import OutputTolerance, PrecisionPlan
 Feeds = Callable[[], Iterable[Mapping[str, Any]]]
 Limits = Callable[[str], OutputTolerance]
 
+MAX_MEASURED_BATCHES = 4
+"""Batches on which roundings are priced: those that did worst."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -34,6 +37,8 @@ class Evaluation:
     ratio: float
     rel_l2_error: float
     worst_output: str = ""
+    broken: tuple[str, ...] = ()
+    """Outputs beyond their limits; all of them where the plan did not run to its end."""
 
     @property
     def passes(self) -> bool:
@@ -50,7 +55,8 @@ class Planner:
         self.feeds = feeds
         self.limits = limits
         self.evaluations = 0
-        self._sensitivity: Sensitivity | None = None
+        self._sensitivities: list[Sensitivity] | None = None
+        self._batch_ratios: dict[int, float] = {}
         self._done: dict[frozenset[int], Evaluation] = {}
 
     def plan(self, wide: Mapping[int, Refusal]) -> PrecisionPlan:
@@ -71,40 +77,57 @@ class Planner:
     def score(self, plan: PrecisionPlan, wide: frozenset[int], compared: Comparison) -> Evaluation:
         """A comparison as an evaluation: the worst output's use of its limit, and the worst relative L2 error."""
         if compared.failures:
-            return Evaluation(plan, wide, math.inf, math.inf)
+            return Evaluation(plan, wide, math.inf, math.inf, broken=tuple(compared.outputs))
         worst, name, error = 0.0, "", 0.0
+        broken = []
         for output, record in compared.outputs.items():
             ratio = output_ratio(record, self.limits(output))
+            limit = self.limits(output).max_rel_l2 or 1.0
+            for batch, measured in enumerate(record.errors):
+                self._batch_ratios[batch] = max(self._batch_ratios.get(batch, 0.0), measured / max(limit, 1e-30))
+            if not ratio <= 1.0:
+                broken.append(output)
             if ratio > worst or not name:
                 worst, name = ratio, output
             if record.figures is not None:
                 relative = record.figures.rel_l2_error
                 error = max(error, math.inf if relative is None else relative)
-        return Evaluation(plan, wide, worst, error, name)
+        return Evaluation(plan, wide, worst, error, name, tuple(broken))
 
     def prices(self, plan: PrecisionPlan) -> list[Price]:
-        """Every rounding of a plan with its price, best bargains first."""
-        return price_list(self.context, plan, self.sensitivity(), self.flops)
+        """Every rounding of a plan with its price on the batch where it is dearest, best bargains first."""
+        return price_list(self.context, plan, self.sensitivities(), self.flops)
 
-    def sensitivity(self) -> Sensitivity:
-        """Measured once: what rounding each value costs at the outputs; counts as one evaluation."""
-        if self._sensitivity is None:
+    def sensitivities(self) -> list[Sensitivity]:
+        """Measured once, on the batches that did worst: what rounding each value costs at the outputs.
+
+        Counts as one evaluation.
+        """
+        if self._sensitivities is None:
             context = self.context
             bounds = {
                 value_id: context.fmt.max_finite
                 for value_id, seen in context.ranges.items()
                 if context.request.overflow == "clamp" and zone(context, seen) is not None
             }
-            tap = PerturbationTap(context.index, context.fmt, bounds)
-            for feeds in self.feeds():
-                self.interpreter.run(feeds, [declared_formats(context.index)], [tap])
-            self.evaluations += 1
-            found = tap.result()
             graph = context.index.model.graph
             limits = {context.index.id_of(v): self.limits(v.name or "").max_rel_l2 or 1e-3 for v in graph.outputs}
-            found.weigh(limits)
-            self._sensitivity = found
-        return self._sensitivity
+            self._sensitivities = []
+            worst = self._worst_batches()
+            for number, feeds in enumerate(self.feeds()):
+                if number in worst:
+                    tap = PerturbationTap(context.index, context.fmt, bounds)
+                    self.interpreter.run(feeds, [declared_formats(context.index)], [tap])
+                    found = tap.result()
+                    found.weigh(limits)
+                    self._sensitivities.append(found)
+            self.evaluations += 1
+        return self._sensitivities
+
+    def _worst_batches(self) -> set[int]:
+        """The batches that used most of their limits in any run so far."""
+        ranked = sorted(self._batch_ratios, key=lambda b: (-self._batch_ratios[b], b))
+        return set(ranked[:MAX_MEASURED_BATCHES]) or {0}
 
 
 def output_ratio(record: OutputRecord, allowed: OutputTolerance) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from converter.compare.sensitivity import Sensitivity
@@ -26,14 +26,23 @@ class Price:
 
 
 def price_list(
-    context: Context, plan: PrecisionPlan, sensitivity: Sensitivity, flops: Mapping[int, float]
+    context: Context, plan: PrecisionPlan, sensitivities: Sequence[Sensitivity], flops: Mapping[int, float]
 ) -> list[Price]:
     """All roundings of a plan, the best bargains first: most error for the fewest nodes and operations widened.
 
-    What data movement only passes on is counted at its reader.
+    What data movement only passes on is counted at its reader.  Of several sensitivities (one per batch) the dearest
+    price counts.
     """
-    pricing = _Pricing(context, plan, sensitivity)
-    found = [p for p in (*pricing.reads(), *pricing.leaves()) if p.cost > 0.0 and p.nodes]
+    dearest: dict[tuple[int, int, frozenset[int]], Price] = {}
+    for sensitivity in sensitivities:
+        pricing = _Pricing(context, plan, sensitivity)
+        seen: Counter[tuple[int, frozenset[int]]] = Counter()
+        for price in (*pricing.reads(), *pricing.leaves()):
+            seen[price.value_id, price.nodes] += 1
+            key = (seen[price.value_id, price.nodes], price.value_id, price.nodes)
+            if price.cost > 0.0 and price.nodes and (key not in dearest or price.cost > dearest[key].cost):
+                dearest[key] = price
+    found = list(dearest.values())
     weights = _weights(len(context.index.nodes), flops)
     return sorted(found, key=lambda p: (-p.cost / sum(weights(n) for n in p.nodes), sorted(p.nodes)))
 

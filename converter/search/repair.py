@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from converter.policy.legality import Refusal
+from converter.search.last_resort import EXPLAINED, before_steps, last_resorts
 from converter.search.planner import Evaluation, Planner
 from converter.search.prices import Cut, Price, cuts
 from converter.search.reasons import measured_reasons
@@ -29,22 +30,41 @@ def repair(planner: Planner, first: Evaluation) -> tuple[dict[int, Refusal], lis
     widened: dict[int, Refusal] = {}
     rounds: list[RepairRound] = []
     best, current = first, first
+    reasons: dict[int, Refusal] = {}
     for number in range(1, MAX_ROUNDS + 1):
         prices = planner.prices(current.plan)
         chosen = choose_cut(prices, current, TARGETS[number - 1])
         new = measured_reasons(planner.context.index, "repair", prices, chosen.nodes - set(widened))
-        if not new:
+        last = number == MAX_ROUNDS or not new
+        attempts = [new]
+        if cuts(prices)[0].remaining < EXPLAINED * current.ratio**2:
+            attempts.insert(0, before_steps(planner.context, current))
+        if last:
+            attempts += last_resorts(planner.context, current)
+        attempts = [attempt for attempt in attempts if attempt]
+        if not attempts:
             break
-        attempt = widened | new
-        evaluation = planner.evaluate(attempt)
-        rounds.append(_round(planner, number, current, evaluation, list(new), prices))
-        widened, current = attempt, evaluation
-        if evaluation.ratio < best.ratio or evaluation.passes:
-            best = evaluation
-        if evaluation.passes:
+        tried = _until_one_passes(planner, widened, attempts)
+        extra, evaluation = tried[-1]
+        reasons = {n: r for attempt, _ in tried for n, r in attempt.items()} | reasons
+        rounds.append(_round(planner, number, current, evaluation, extra, prices if extra is new else []))
+        best = min((best, *(e for _, e in tried)), key=lambda e: e.ratio)
+        widened, current = widened | extra, evaluation
+        if evaluation.passes or last:
             break
-    kept = {n: r for n, r in widened.items() if n in best.wide}
-    return kept, rounds, best
+    return {n: reasons[n] for n in sorted(best.wide)}, rounds, best
+
+
+def _until_one_passes(
+    planner: Planner, widened: dict[int, Refusal], attempts: list[dict[int, Refusal]]
+) -> list[tuple[dict[int, Refusal], Evaluation]]:
+    """Evaluate attempts in turn, up to the first that passes."""
+    tried = []
+    for extra in attempts:
+        tried.append((extra, planner.evaluate(widened | extra)))
+        if tried[-1][1].passes:
+            break
+    return tried
 
 
 def choose_cut(prices: list[Price], current: Evaluation, target: float) -> Cut:
@@ -70,20 +90,23 @@ def calibration(predicted: float, ratio: float) -> float:
 
 
 def _round(
-    planner: Planner, number: int, before: Evaluation, after: Evaluation, new: list[int], prices: list[Price]
+    planner: Planner, number: int, before: Evaluation, after: Evaluation, new: dict[int, Refusal], prices: list[Price]
 ) -> RepairRound:
     labels = planner.context.index.labels
-    worst = max(prices, key=lambda p: p.cost)
+    reason = next(iter(new.values())).reason
+    if prices:
+        worst = max(prices, key=lambda p: p.cost)
+        reason = (
+            f"the dearest rounding was of value '{planner.context.index.name_of(worst.value_id)}', which alone used "
+            f"{math.sqrt(worst.cost):.3g} times the allowed error"
+        )
     return RepairRound(
         round=number,
         worst_output=before.worst_output,
         error_before=_finite(before.rel_l2_error),
         error_after=_finite(after.rel_l2_error),
         widened=tuple(labels[n] for n in new),
-        reason=(
-            f"the dearest rounding was of value '{planner.context.index.name_of(worst.value_id)}', which alone used "
-            f"{math.sqrt(worst.cost):.3g} times the allowed error"
-        ),
+        reason=reason,
     )
 
 

@@ -196,9 +196,17 @@ def _inline_functions(proto: onnx.ModelProto, catalog: OperatorCatalog, findings
         return proto
     names = [f"{f.domain}::{f.name}" for f in proto.functions]
     _align_function_opsets(proto, catalog)
+    _write_out_defaults(proto)
+    _initializers_to_constants(proto)
+    _import_function_domains(proto)
     weights = list(proto.graph.initializer)
+    typed = {v.name for v in (*proto.graph.input, *proto.graph.value_info)}
+    ours = {w.name for w in weights if w.name not in typed}
     del proto.graph.initializer[:]
-    proto.graph.initializer.extend(onnx.TensorProto(name=w.name, data_type=1, dims=[0]) for w in weights)
+    proto.graph.initializer.extend(w if w.ByteSize() <= _TRAVELS else _stub(w) for w in weights)
+    # The inliner's version conversion wants to know the type of every value.
+    stated = (onnx.helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights if w.name in ours)
+    proto.graph.value_info.extend(stated)
     training = list(proto.training_info)
     del proto.training_info[:]
     try:
@@ -211,11 +219,62 @@ def _inline_functions(proto: onnx.ModelProto, catalog: OperatorCatalog, findings
             f"function {left} uses another opset than the model ({_opset(proto)}) and cannot be converted to it; "
             "inline it or export the model with one opset"
         )
+    others = [v for v in inlined.graph.value_info if v.name not in ours]
+    del inlined.graph.value_info[:]
+    inlined.graph.value_info.extend(others)
     del inlined.graph.initializer[:]
     inlined.graph.initializer.extend(weights)
     inlined.training_info.extend(training)
     findings.append(Finding("inlined", "", f"{len(names)} model-local functions were inlined: {', '.join(names)}"))
     return inlined
+
+
+_TRAVELS = 1024
+"""Weights up to this many bytes go through the inliner: they may be shapes its version conversion looks at."""
+
+
+def _stub(weight: onnx.TensorProto) -> onnx.TensorProto:
+    return onnx.TensorProto(name=weight.name, data_type=weight.data_type, dims=weight.dims)
+
+
+def _import_function_domains(proto: onnx.ModelProto) -> None:
+    """Import what only functions import: their nodes become the model's."""
+    have = {canonical_domain(o.domain) for o in proto.opset_import}
+    for function in proto.functions:
+        for imported in function.opset_import:
+            if canonical_domain(imported.domain) not in have:
+                have.add(canonical_domain(imported.domain))
+                proto.opset_import.append(imported)
+
+
+def _write_out_defaults(proto: onnx.ModelProto) -> None:
+    """Give calls the attributes they leave to the function's default: the inliner would drop them."""
+    defaults = {(f.domain, f.name, f.overload): list(f.attribute_proto) for f in proto.functions}
+    if not any(defaults.values()):
+        return
+    graphs = [proto.graph]
+    nodes = [node for function in proto.functions for node in function.node]
+    while graphs or nodes:
+        if not nodes:
+            nodes = list(graphs.pop().node)
+            continue
+        node = nodes.pop()
+        given = {a.name for a in node.attribute}
+        found = defaults.get((node.domain, node.op_type, node.overload), [])
+        node.attribute.extend(a for a in found if a.name not in given)
+        graphs += [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+
+
+def _initializers_to_constants(proto: onnx.ModelProto) -> None:
+    """Turn initializers of bodies inside functions into Constant nodes: the inliner renames them inconsistently."""
+    graphs = [a.g for f in proto.functions for n in f.node for a in n.attribute if a.HasField("g")]
+    while graphs:
+        body = graphs.pop()
+        nodes = [onnx.helper.make_node("Constant", [], [t.name], value=t) for t in body.initializer]
+        nodes += [onnx.NodeProto.FromString(n.SerializeToString()) for n in body.node]
+        del body.node[:], body.initializer[:]
+        body.node.extend(nodes)
+        graphs += [a.g for n in body.node for a in n.attribute if a.HasField("g")]
 
 
 def _opset(proto: onnx.ModelProto) -> int:

@@ -54,26 +54,33 @@ def check_graph(proto: onnx.ModelProto) -> None:
     if not proto.graph.output:
         raise ModelError("the model has no outputs, so there is nothing to convert or compare; mark its outputs")
     opset = next((o.version for o in proto.opset_import if canonical_domain(o.domain) == ""), 0)
-    _check_scope(proto.graph, frozenset(), opset)
+    _check_scope(proto.graph, frozenset(), frozenset(), opset)
 
 
-def _check_scope(graph: onnx.GraphProto, outer: frozenset[str], opset: int) -> None:
-    """A body's inputs and initializers may hide an outer name; what its nodes make may not."""
+def _check_scope(graph: onnx.GraphProto, outer: frozenset[str], taken: frozenset[str], opset: int) -> None:
+    """A body's inputs and initializers may hide an outer name; what its nodes make may not.
+
+    ``outer`` are all names around the scope, ``taken`` those that are made before its owner: a name may be made in
+    a body and once more behind it.
+    """
     made = _unique((v.name for v in graph.input), "input") | _unique((t.name for t in graph.initializer), "initializer")
-    for node in graph.node:
+    before: dict[int, frozenset[str]] = {}
+    for position, node in enumerate(graph.node):
+        if any(True for _ in _bodies(node)):
+            before[position] = taken | made
         for name in node.output:
-            if name and (name in made or name in outer):
+            if name and (name in made or name in taken):
                 raise ModelError(
                     f"value '{name}' is made twice (again by {_title(node)}); each name may be made once: rename one"
                 )
             made.add(name)
     visible = outer | made
-    for node in graph.node:
+    for position, node in enumerate(graph.node):
         _check_reads(node, node.input, visible)
         if canonical_domain(node.domain) == "" and node.op_type in _BODIES:
             _check_control_flow(node, opset)
         for body in _bodies(node):
-            _check_scope(body, visible, opset)
+            _check_scope(body, visible, before[position], opset)
     for value in graph.output:
         if value.name not in made:
             raise ModelError(f"output '{value.name}' of graph '{graph.name}' is never made; remove or connect it")
@@ -159,11 +166,12 @@ def _on_the_cycle(waits: list[set[int]], start: int) -> int:
 
 
 def _needs(node: onnx.NodeProto) -> Iterator[str]:
-    """Names a node reads, itself or from inside its bodies."""
+    """Names a node reads from its own scope, itself or from inside its bodies."""
     yield from node.input
     for body in _bodies(node):
-        for inner in body.node:
-            yield from _needs(inner)
+        own = {v.name for v in body.input} | {t.name for t in body.initializer}
+        own |= {name for inner in body.node for name in inner.output}
+        yield from (name for inner in body.node for name in _needs(inner) if name not in own)
 
 
 def _check_reads(node: onnx.NodeProto, names: Iterable[str], visible: frozenset[str]) -> None:

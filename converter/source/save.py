@@ -57,6 +57,18 @@ class OutputFailure(EnvironmentFailure):
     code = "OUTPUT_FAILED"
 
 
+def check_target(target: Path) -> None:
+    """Check that a file can stand there.
+
+    Raises:
+        OutputFailure: it is a folder, or its folder does not exist.
+    """
+    if target.is_dir():
+        raise OutputFailure(f"output '{target}' is a folder; give a file name")
+    if not target.resolve().parent.is_dir():
+        raise OutputFailure(f"the folder of output '{target}' does not exist; make it first")
+
+
 def save(
     model: ir.Model,
     output: str | Path,
@@ -71,10 +83,7 @@ def save(
         OutputFailure: the files cannot be written; nothing is left behind.
     """
     target = Path(output)
-    if target.is_dir():
-        raise OutputFailure(f"output '{target}' is a folder; give a file name ending in .onnx")
-    if not target.resolve().parent.is_dir():
-        raise OutputFailure(f"the folder of output '{target}' does not exist; make it first")
+    check_target(target)
     values = [v for v in _initializers(model) if v.const_value is not None]
     size = sum(int(v.const_value.nbytes) for v in values if v.const_value is not None)
     try:

@@ -6,6 +6,7 @@ read does not count as memory of this process.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -80,6 +81,9 @@ class _FileReader:
 
     def __call__(self, start: int, buffer: Bytes) -> None:
         done, position = 0, self._offset + start
+        if self._in_hole(position, buffer.nbytes):
+            buffer[:] = 0
+            return
         while done < buffer.nbytes:
             got = os.preadv(self._descriptor, [buffer[done:].data], position + done)
             if not got:
@@ -88,6 +92,16 @@ class _FileReader:
                     f"(at byte {position + done}); it was changed while it was being read"
                 )
             done += got
+
+    def _in_hole(self, position: int, length: int) -> bool:
+        """Whether a range lies in a hole of a sparse file: zeros that need not be read (nor fill the page cache)."""
+        if not hasattr(os, "SEEK_DATA"):
+            return False
+        try:
+            return os.lseek(self._descriptor, position, os.SEEK_DATA) >= position + length
+        except OSError as error:  # nothing but a hole up to the end of the file, or beyond it
+            inside = position + length <= os.fstat(self._descriptor).st_size
+            return error.errno == errno.ENXIO and inside
 
 
 def _memory_reader(tensor: ir.TensorProtocol) -> ReadBytes:

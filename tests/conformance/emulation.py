@@ -46,10 +46,35 @@ def scopes(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """The model without model-local functions; functions of another opset are lifted to the model's."""
+    """The model without model-local functions; functions of another opset are taken to mean the same in the model's.
+
+    onnx's inliner drops defaults of function attributes, so calls get them written out first.
+    """
     copy = ModelProto()
     copy.CopyFrom(model)
-    return onnx.inliner.inline_local_functions(copy, convert_version=True) if copy.functions else copy
+    if not copy.functions:
+        return copy
+    opset = next(o.version for o in copy.opset_import if o.domain == "")
+    defaults = {(f.domain, f.name): list(f.attribute_proto) for f in copy.functions}
+    calls = [node for graph in scopes(copy.graph) for node in graph.node]
+    calls += [node for f in copy.functions for node in _function_nodes(f)]
+    for node in calls:
+        given = {a.name for a in node.attribute}
+        node.attribute.extend(a for a in defaults.get((node.domain, node.op_type), ()) if a.name not in given)
+    for function in copy.functions:
+        for imported in function.opset_import:
+            imported.version = opset if imported.domain == "" else imported.version
+            if imported.domain not in [o.domain for o in copy.opset_import]:
+                copy.opset_import.append(imported)
+    return onnx.inliner.inline_local_functions(copy)
+
+
+def _function_nodes(function: onnx.FunctionProto) -> Iterator[NodeProto]:
+    for node in function.node:
+        yield node
+        for body in bodies(node):
+            for graph in scopes(body):
+                yield from graph.node
 
 
 def element_of(kind: TypeProto) -> int | None:
@@ -90,6 +115,12 @@ def _scoped(graph: GraphProto, inferred: GraphProto, outer: Types) -> Iterator[t
             yield from _scoped(body, twin, visible)
 
 
+def holds_narrow(model: ModelProto) -> bool:
+    """Whether any value or initializer is FP16 or BF16."""
+    types = (kind for _, visible in scoped_types(model) for kind in visible.values())
+    return any(element_of(kind) in NARROW for kind in types)
+
+
 def _widen_type(kind: TypeProto) -> None:
     which = kind.WhichOneof("value")
     if which == "tensor_type" and kind.tensor_type.elem_type in NARROW:
@@ -111,6 +142,8 @@ def emulated(model: ModelProto) -> ModelProto:
         UntypedValue: naming a value whose type nobody knows.
     """
     copy = inlined(model)
+    if not holds_narrow(copy):
+        return model
     counter = itertools.count()
     # Bodies before owners: replacing an owner's nodes replaces the bodies inside them.
     for graph, types in reversed(list(scoped_types(copy))):
@@ -156,12 +189,15 @@ def _widen_attributes(node: NodeProto) -> None:
             _widen_tensor(attribute.t)
         elif attribute.type == AttributeProto.TYPE_PROTO:
             _widen_type(attribute.tp)
-        elif attribute.type == AttributeProto.INT and attribute.i in NARROW:
-            if attribute.name in _TYPE_ATTRIBUTES or (node.op_type == "Cast" and attribute.name == "to"):
-                attribute.i = TensorProto.FLOAT
-                if node.op_type == "Cast":
-                    for extra in [a for a in node.attribute if a.name in ("saturate", "round_mode")]:
-                        node.attribute.remove(extra)
+        elif attribute.type == AttributeProto.INT and attribute.i in NARROW and _names_a_type(node, attribute.name):
+            attribute.i = TensorProto.FLOAT
+            if node.op_type == "Cast":
+                for extra in [a for a in node.attribute if a.name in ("saturate", "round_mode")]:
+                    node.attribute.remove(extra)
+
+
+def _names_a_type(node: NodeProto, attribute: str) -> bool:
+    return attribute in _TYPE_ATTRIBUTES or (node.op_type == "Cast" and attribute == "to")
 
 
 class Runnable:
@@ -181,7 +217,8 @@ class Runnable:
         inputs = [*self._session.get_inputs(), *self._session.get_overridable_initializers()]
         given = {i.name: _as_typed(feeds[i.name], i.type) for i in inputs if i.name in feeds}
         names = [o.name for o in self._session.get_outputs()]
-        if all(isinstance(v, np.ndarray) and v.dtype.kind not in "OUS" for v in given.values()):
+        tensors = all(o.type.startswith("tensor") for o in self._session.get_outputs())
+        if tensors and all(isinstance(v, np.ndarray) and v.dtype.kind not in "OUS" for v in given.values()):
             native = {name: _native(value) for name, value in given.items()}
             made = self._session.run_with_ort_values(names, native)
             return {name: _plain(value) for name, value in zip(names, made, strict=True)}
@@ -192,13 +229,13 @@ def _as_typed(value: Any, kind: str) -> Any:
     if "seq(" in kind and value is not None:
         return [np.ascontiguousarray(element) for element in value]
     if kind == "tensor(float)" and value.dtype != np.float32:
-        return value.astype(np.float32)
-    return value
+        return np.asarray(value, np.float32)
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def _native(value: Any) -> ort.OrtValue:
     """An ``OrtValue``; elements that NumPy lacks are copied in as ONNX stores them (4-bit ones in pairs)."""
-    if value.dtype.isbuiltin == 1:
+    if value.dtype.type.__module__ == "numpy":
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value).reshape(value.shape))
     tensor = onnx.numpy_helper.from_array(value)
     native = ort.OrtValue.ortvalue_from_shape_and_type(list(value.shape), tensor.data_type)
@@ -207,8 +244,6 @@ def _native(value: Any) -> ort.OrtValue:
 
 
 def _plain(value: ort.OrtValue) -> Any:
-    if not value.is_tensor():
-        return list(value.numpy())
     if value.data_type() == "tensor(string)":
         return value.numpy()
     content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())

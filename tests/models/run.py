@@ -9,18 +9,22 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from converter.conversion import same_bits
+from converter.formats import NARROW_FORMATS
 from converter.graph import ModelIndex, index_model
-from converter.pipeline import same_bits
 from converter.policy.context import Context
 from converter.policy.decide import decide
+from converter.policy.layout import lay_out
 from converter.ranges.batches import Batch
-from converter.ranges.observe import measure, observe
+from converter.ranges.constants import measure_constant, survey_constants
+from converter.ranges.observe import observe
 from converter.rewrite.apply import rewrite
 from converter.runtime.formatting import FormatSpec, declared_formats
 from converter.runtime.interpreter import Interpreter, RunResult
 from converter.runtime.session import WholeModel
 from converter.source.type_propagation import propagate_types
-from converter.types import ConversionRequest, PrecisionPlan, ValueRange
+from converter.types import ClampSite, ConversionRequest, Decision, PrecisionPlan, ValueRange
+from tests.models.build import node, value
 
 Feeds = Mapping[str, Any]
 
@@ -57,7 +61,7 @@ def ranges_of(index: ModelIndex, batches: Sequence[Feeds]) -> dict[int, ValueRan
 def context_of(index: ModelIndex, batches: Sequence[Feeds] = (), **options: Any) -> Context:
     """What a conversion knows before it decides."""
     ranges = ranges_of(index, batches) if batches else {}
-    return Context(index, ConversionRequest(**options), ranges, measure)
+    return Context(index, ConversionRequest(**options), ranges, measure_constant, survey_constants)
 
 
 def plan_of(index: ModelIndex, batches: Sequence[Feeds] = (), **options: Any) -> PrecisionPlan:
@@ -86,3 +90,32 @@ def reason_of(plan: PrecisionPlan, label: str) -> str:
 
 def floats(values: Iterable[float]) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.array(list(values), np.float32)
+
+
+def plan_with(
+    index: ModelIndex,
+    *narrow: str,
+    to: str = "fp16",
+    narrow_io: bool = False,
+    clamps: Sequence[ClampSite] = (),
+    saturated: Mapping[int, float] | None = None,
+) -> PrecisionPlan:
+    """The plan in which just these nodes (by label, or by their first output) are narrow."""
+    context = context_of(index, to=to)
+    chosen = {node(index, name) for name in narrow}
+    ports = [context.ports[n] if n in chosen else context.wide_ports(n) for n in range(len(index.nodes))]
+    layout = lay_out(index, ports, NARROW_FORMATS[to], narrow_io)
+    decisions = tuple(
+        Decision(n, index.labels[n], made.op_type, to if n in chosen else "fp32", "test", "by hand")
+        for n, made in enumerate(index.nodes)
+    )
+    return PrecisionPlan(
+        to, decisions, layout.stored, layout.reads, layout.leaves, layout.casts, tuple(clamps), dict(saturated or {})
+    )
+
+
+def clamp(index: ModelIndex, name: str, place: str, bound: float = 65504.0, zone: str = "beyond") -> ClampSite:
+    """A Clip in front of a value's cast, or behind the node that makes it."""
+    value_id = value(index, name)
+    producer = index.producer[value_id]
+    return ClampSite(value_id, name, index.labels[producer] if producer >= 0 else "", place, zone, bound, 1e5)

@@ -21,6 +21,9 @@ NAN, INF = math.nan, math.inf
 relaxed = settings(max_examples=200, deadline=None, derandomize=True)
 # Any order of summation errs by a few float64 ULP per term; lengths here stay below 1e5.
 close = {"rel": 1e-12, "abs": 1e-300}
+# Large pieces of float32 add squares in float32 over rows of 8192: 128 additions in each of 64 lanes, each within
+# half an ULP (6e-8), so at most 8e-6 and in practice a tenth of the root of that many.
+near = {"rel": 1e-6, "abs": 1e-300}
 
 
 def figures(reference, value, fmt=None, dtype=np.float32) -> ErrorFigures:
@@ -50,9 +53,10 @@ def test_agrees_with_whole_array_float64(size, dtype):
     relative, largest, cosine = plain(x, y)
     seen = figures(x, y, BF16, dtype)
     assert seen.count == size
-    assert seen.rel_l2_error == pytest.approx(relative, **close)
-    assert seen.sqnr_db == pytest.approx(-20 * math.log10(relative), **close)
-    assert seen.cosine_similarity == pytest.approx(cosine, **close)
+    within = near if dtype == np.float32 and size > 2048 else close
+    assert seen.rel_l2_error == pytest.approx(relative, **within)
+    assert seen.sqnr_db == pytest.approx(-20 * math.log10(relative), **within)
+    assert 1 - seen.cosine_similarity == pytest.approx(1 - cosine, rel=1e-5, abs=1e-15)
     assert seen.max_abs_error == largest
     assert seen.absmax == np.abs(x).max()
     assert relative_l2(x, y) == pytest.approx(relative, **close)
@@ -92,8 +96,8 @@ def test_accumulates_over_calls():
     whole = figures(x, y, FP16)
     seen = sums.figures()
     assert seen.count == whole.count == x.size
-    assert seen.rel_l2_error == pytest.approx(whole.rel_l2_error, **close)
-    assert norm.relative() == pytest.approx(whole.rel_l2_error, **close)
+    assert seen.rel_l2_error == pytest.approx(whole.rel_l2_error, **near)
+    assert norm.relative() == pytest.approx(whole.rel_l2_error, **near)
     assert (seen.max_abs_error, seen.absmax) == (whole.max_abs_error, whole.absmax)
 
 
@@ -108,9 +112,9 @@ def test_strides_and_storage_types():
     expected = figures(x, round_to(x, BF16), BF16)
     sums = ErrorSums()
     sums.add(x.T, to_storage(x, BF16).T, BF16)
-    assert sums.figures().rel_l2_error == pytest.approx(expected.rel_l2_error, **close)
+    assert sums.figures().rel_l2_error == pytest.approx(expected.rel_l2_error, **near)
     for fmt in (FP16, BF16):
-        assert relative_l2(x, to_storage(x, fmt)) == pytest.approx(relative_l2(x, round_to(x, fmt)), **close)
+        assert relative_l2(x, to_storage(x, fmt)) == pytest.approx(relative_l2(x, round_to(x, fmt)), **near)
 
 
 def test_rank_0():

@@ -197,7 +197,8 @@ class TestInputs:
             ("x", X[0],
              "input 'x' of batch 'b' has rank 1 (shape [2]), the model takes rank 2 [N, 2]; reshape it"),
             ("x", np.ones((3, 3), np.float32),
-             "input 'x' of batch 'b' has size 3 on axis 1 (shape [3, 3]), the model takes 2 there [N, 2]; cut or pad it"),
+             "input 'x' of batch 'b' has size 3 on axis 1 (shape [3, 3]), the model takes 2 there [N, 2]; "
+             "cut or pad it"),
             ("k", np.ones(1, np.int64), "input 'k' of batch 'b' has rank 1 (shape [1]), the model takes rank 0 []; "
              "reshape it"),
         ],

@@ -7,7 +7,7 @@ import pytest
 
 from converter.errors import BatchError
 from converter.ranges.batches import Batches
-from converter.ranges.observe import measure, observe
+from converter.ranges.observe import observe
 from converter.runtime.interpreter import Interpreter
 from tests.models.build import indexed, value
 from tests.models.run import floats, ranges_of
@@ -62,11 +62,6 @@ def test_a_bad_later_batch_stops_it() -> None:
     index = indexed("g (float[1] x) => (float[1] y) { y = Neg(x) }")
     with pytest.raises(BatchError, match=r"batch 'batch 1' lacks input 'x'"):
         observe(Interpreter(index), Batches([{"x": floats([1])}, {}], index))
-
-
-def test_measure_is_one_arrays_range() -> None:
-    seen = measure(floats([3, -4, 0]))
-    assert (seen.minimum, seen.maximum, seen.zeros, seen.integral) == (-4, 3, 1, True)
 
 
 def test_narrow_values_are_seen_as_they_are_stored() -> None:

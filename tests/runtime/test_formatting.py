@@ -100,3 +100,9 @@ def test_limited_keeps_nan() -> None:
     found = limited(np.array([np.nan, np.inf, -5, 1], np.float32), 2.0)
     np.testing.assert_array_equal(found, np.float32([np.nan, 2, -2, 1]))
     assert found.dtype == np.float32
+
+
+def test_limited_keeps_rank_zero() -> None:
+    found = limited(np.array(5, np.float32), 2.0)
+    assert isinstance(found, np.ndarray)
+    assert (found.shape, float(found)) == ((), 2)

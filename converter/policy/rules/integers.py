@@ -56,7 +56,7 @@ def integers(context: Context, narrow: frozenset[int]) -> Iterable[Refusal]:
 
 
 def _inexact_source(context: Context, value_id: int) -> ValueRange | None:
-    """The range of a float made from integers that pass the largest exact one."""
+    """The range of a float made from integers (in any type but FP32 and the narrow ones) beyond the largest exact."""
     index = context.index
     producer = index.producer[value_id]
     if producer < 0 or not index.is_wide(value_id) or index.nodes[producer].op_type not in _SOURCES:
@@ -67,7 +67,7 @@ def _inexact_source(context: Context, value_id: int) -> ValueRange | None:
     seen = context.seen(value_id)
     if seen is None or seen.absmax <= context.fmt.largest_exact_integer:
         return None
-    return seen
+    return seen if seen.integral or index.nodes[producer].op_type == "Range" else None
 
 
 def _flow(context: Context, origin: dict[int, tuple[int, ValueRange]]) -> dict[int, tuple[int, ValueRange]]:

@@ -37,7 +37,7 @@ def _movement(context: Context, narrow: set[int]) -> list[Refusal]:
     for start in sorted(exact):
         if start in done:
             continue
-        run = _connected(context, start, exact)
+        run = connected(context, start, exact)
         done |= run
         if _surrounded(context, run, narrow):
             reason = "moves or selects values between FP32 nodes only; narrowing here would cast down and up again"
@@ -54,7 +54,8 @@ def _following(context: Context, narrow: set[int]) -> list[Refusal]:
     ]
 
 
-def _connected(context: Context, start: int, members: set[int]) -> set[int]:
+def connected(context: Context, start: int, members: set[int]) -> set[int]:
+    """The members that a node is connected to through float edges between members."""
     run, waiting = {start}, [start]
     while waiting:
         node_id = waiting.pop()

@@ -1,8 +1,10 @@
-"""Rule 8, written-out normalisations: squares, their mean or sum, the root and the division's divisor stay FP32.
+"""Rule 8, written-out normalisations stay FP32 as a whole, from the mean to the bias.
 
 Squares double binary exponents, so their reduction overflows in FP16 from a few hundred on and the result is
 silently zero, not NaN.  The pattern is found from data flow: a value times itself (or to the power two) that a
-reduction sums or averages, whatever exporter wrote it (layer, RMS, L2 and group forms).
+reduction sums or averages, whatever exporter wrote it (layer, RMS, L2 and group forms).  The elementwise rest of the
+norm (what is subtracted, divided, scaled and shifted) stays with its statistics: runtimes fuse the whole into one
+operator, and ONNX Runtime's fusion makes an invalid one of a norm whose scale has another type than its input.
 """
 
 from __future__ import annotations
@@ -20,19 +22,22 @@ _MAX_CHAIN = 6
 
 
 def norm_patterns(context: Context, narrow: frozenset[int]) -> Iterable[Refusal]:
-    """Refuse the statistics of every written-out norm; the division itself may follow its neighbours."""
+    """Refuse the nodes of every written-out norm."""
     index = context.index
     for node_id in range(len(index.nodes)):
         if not _squares(context, node_id):
             continue
         for reduction in _reached_reductions(index, node_id):
-            members = {node_id, reduction} | _towards_root(context, reduction)
+            root = _towards_root(context, reduction)
+            members = {node_id, reduction} | root
+            if root:
+                members |= _centring(context, node_id) | _application(context, members)
             label = index.labels[node_id]
             for member in sorted(members & narrow):
                 yield Refusal(
                     member,
                     "norm pattern",
-                    f"part of a norm's statistics: '{label}' squares what '{index.labels[reduction]}' sums, and an "
+                    f"part of a written-out norm: '{label}' squares what '{index.labels[reduction]}' sums, and an "
                     "overflow there gives zeros, not NaN",
                 )
 
@@ -76,3 +81,41 @@ def _towards_root(context: Context, reduction: int) -> set[int]:
                 elif op_type in _AFTER and len(path) < _MAX_CHAIN and reader not in path:
                     waiting.append((reader, (*path, reader)))
     return found
+
+
+def _centring(context: Context, square: int) -> set[int]:
+    """The subtraction of the mean in front of the square, with the mean."""
+    index = context.index
+    producer = index.producer[index.inputs[square][0]]
+    if producer < 0 or index.nodes[producer].op_type != "Sub":
+        return set()
+    makers = {index.producer[v] for v in index.inputs[producer] if v >= 0 and index.producer[v] >= 0}
+    return {producer} | {m for m in makers if index.nodes[m].op_type in _REDUCTIONS}
+
+
+def _application(context: Context, statistics: set[int]) -> set[int]:
+    """What is done with the root: the one product or quotient with the data, then scale and shift by constants."""
+    index = context.index
+    found: set[int] = set()
+    applied: set[int] = set()
+    waiting = [(n, 0) for n in statistics]
+    while waiting:
+        current, depth = waiting.pop()
+        for value_id in index.outputs[current]:
+            for reader, _ in index.readers[value_id] if value_id >= 0 else ():
+                if reader in statistics | found or depth >= _MAX_CHAIN or index.nodes[reader].op_type not in _APPLIES:
+                    continue
+                if current in statistics and index.nodes[current].op_type in _REDUCTIONS:
+                    continue
+                others = [v for v in index.inputs[reader] if v >= 0 and v not in index.constants and v != value_id]
+                foreign = [v for v in others if index.producer[v] not in statistics | found]
+                if foreign and (current in applied or index.nodes[reader].op_type not in ("Mul", "Div")):
+                    continue
+                found.add(reader)
+                if foreign or current in applied:
+                    applied.add(reader)
+                waiting.append((reader, depth + 1))
+    return found
+
+
+_APPLIES = _BETWEEN | frozenset(("Div", "Mul", "Reciprocal", "Add", "Sub", "Expand"))
