@@ -361,7 +361,7 @@ def crepe() -> tuple[nn.Module, Sample]:
     return module.eval(), {"audio": frames.astype(np.float32)}
 
 
-CASES = (
+TRANSFORMERS = (
     Case("bert", bert),
     Case("gpt2", gpt2),
     Case("t5", t5),
@@ -370,6 +370,9 @@ CASES = (
     Case("clip", clip),
     Case("whisper-encoder", whisper_encoder),
     Case("convnext", convnext),
+)
+
+NETWORKS = (
     Case("lstm", lstm, torchscript="script"),
     Case("unet", unet, torchscript="script"),
     Case("cond", gated),
@@ -378,3 +381,5 @@ CASES = (
     Case("mtcnn-o", mtcnn(OutputNet, "onet", 48), torchscript="script"),
     Case("crepe-tiny", crepe, torchscript="trace"),
 )
+
+CASES = (*TRANSFORMERS, *NETWORKS)
