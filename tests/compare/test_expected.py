@@ -9,9 +9,9 @@ import pytest
 
 from converter.compare.expected import expected_errors, explained_errors
 from converter.compare.run import compare
+from converter.conversion import exact_nodes
 from converter.formats import FP16
 from converter.numerics.expectation import expected_output_rounding
-from converter.pipeline import exact_nodes
 from converter.runtime.formatting import planned_formats
 from converter.runtime.interpreter import Interpreter
 from tests.models.build import indexed, value
