@@ -178,8 +178,11 @@ class IsolatedChild:
         self._killed = True
         self._signal(signal.SIGKILL)
         self._reap(self._running)
-        if not self._used and self._running.stdout is not None:
-            self._running.stdout.close()
+        if not self._used:  # else `run` closes them, in its own thread
+            for pipe in (self._running.stdin, self._running.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
 
     def terminate(self, grace_seconds: float) -> None:
         """Ask the group to end (SIGTERM), and kill it when it has not done so after ``grace_seconds``."""
