@@ -8,6 +8,7 @@ import pytest
 from converter import conversion, convert
 from converter.errors import InternalError, OptionError
 from converter.runtime.loading import loading_problem
+from converter.runtime.session import Threads
 from converter.types import PolicyOverride
 from tests.models.build import model
 from tests.models.run import floats
@@ -38,7 +39,7 @@ def test_left_to_the_policy_the_same_model_loads_and_passes() -> None:
     done = convert(model(NORM, 17), FEEDS)
     assert done.report.verdict.status == "pass"
     assert done.model is not None
-    assert loading_problem(done.model) is None
+    assert loading_problem(done.model, Threads()) is None
 
 
 class TestCoarser:
@@ -54,7 +55,7 @@ class TestCoarser:
         }
 
     def disliking(self, monkeypatch: pytest.MonkeyPatch, *op_types: str) -> None:
-        def problem(made: ir.Model) -> str | None:
+        def problem(made: ir.Model, _: Threads) -> str | None:
             return "no such kernel" if self.narrow_ops(made) & set(op_types) else None
 
         monkeypatch.setattr(conversion, "loading_problem", problem)
@@ -83,7 +84,7 @@ class TestCoarser:
         )
 
     def test_a_given_model_that_does_not_load_either_is_no_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(conversion, "loading_problem", lambda made: "no such kernel")
+        monkeypatch.setattr(conversion, "loading_problem", lambda *_: "no such kernel")
         done = convert(model(MLP, 17), self.feeds)
         assert done.report.verdict.status == "pass"
         assert not [f for f in done.report.findings if f.kind == "coarser"]
@@ -99,15 +100,15 @@ class TestCoarser:
 
 class TestLoadingProblem:
     def test_a_model_that_loads_has_none(self) -> None:
-        assert loading_problem(ir.from_proto(model(MLP, 17))) is None
+        assert loading_problem(ir.from_proto(model(MLP, 17)), Threads()) is None
 
     def test_what_the_optimiser_says(self) -> None:
         made = ir.from_proto(model(NORM.replace("n = Mul(q, gain)", "c = Neg(q)  n = Bogus(c, gain)"), 17))
-        said = loading_problem(made)
+        said = loading_problem(made, Threads())
         assert said is not None
         assert "Bogus" in said
 
     def test_large_models_are_not_tried(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("converter.runtime.loading.MAX_BYTES", 8)
         made = ir.from_proto(model(NORM.replace("n = Mul(q, gain)", "n = Bogus(q, gain)"), 17))
-        assert loading_problem(made) is None
+        assert loading_problem(made, Threads()) is None
