@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import onnx_ir as ir
 import pytest
 
@@ -74,7 +76,7 @@ class TestCoarser:
         assert self.narrow_ops(done.model) == {"MatMul"}
         (finding,) = (f for f in done.report.findings if f.kind == "coarser")
         assert finding.message == (
-            "operators of the classes exact, follow stay FP32: ONNX Runtime's optimiser cannot load the finer mix "
+            "operators of the classes exact, follow stay FP32: ONNX Runtime's optimiser cannot load the first mix "
             "(no such kernel)"
         )
         (act,) = (d for d in done.report.decisions if d.node == "act")
@@ -89,8 +91,20 @@ class TestCoarser:
         assert done.report.verdict.status == "pass"
         assert not [f for f in done.report.findings if f.kind == "coarser"]
 
-    def test_a_mix_that_never_loads_is_our_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_last_mix_narrows_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.disliking(monkeypatch, "MatMul")
+        done = convert(model(MLP, 17), self.feeds)
+        assert done.model is not None
+        assert self.narrow_ops(done.model) == set()
+        assert [f.kind for f in done.report.findings if f.kind in ("coarser", "nothing-to-do")] == [
+            "coarser",
+            "nothing-to-do",
+        ]
+
+    def test_a_mix_that_never_loads_is_our_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The rewritten model is tried first, then the given one, for every mix."""
+        answers = cycle(("no such kernel", None))
+        monkeypatch.setattr(conversion, "loading_problem", lambda *_: next(answers))
         with pytest.raises(InternalError) as caught:
             convert(model(MLP, 17), self.feeds)
         assert str(caught.value) == (
