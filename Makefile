@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format real clean
+.PHONY: demo test check format real torch clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e .
+	$(PIP) -e '.[service]'
 	touch $@
 
 $(VENV)/models: $(VENV)/base tests/real/requirements.txt
@@ -23,10 +23,16 @@ $(VENV)/dev: $(VENV)/base
 	$(PIP) -e '.[dev]'
 	touch $@
 
+# torch==VERSION, not plain torch: the pin decides which build is taken.
+$(VENV)/torch: $(VENV)/dev tests/torch/requirements.txt
+	$(PIP) $$(grep '^torch==' constraints.txt)
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -r tests/torch/requirements.txt
+	touch $@
+
 demo: $(VENV)/demo
 	$(BIN)/python -m benchmarks.demo
 
-test: check $(VENV)/models
+test: check $(VENV)/models $(VENV)/torch
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: $(VENV)/dev
@@ -41,6 +47,9 @@ format: $(VENV)/dev
 
 real: $(VENV)/dev $(VENV)/models
 	$(BIN)/python -m pytest -q -m real tests/real
+
+torch: $(VENV)/torch
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/torch
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -206,8 +206,9 @@ class Stages:
         """FP16 models load in ONNX Runtime with its optimiser on; its CPU provider runs no BF16."""
         if self.request.to != "fp16":
             return
-        problem = loading_problem(model)
-        if problem is not None and loading_problem(self.reload().index.model) is None:
+        threads = self.run.threads
+        problem = loading_problem(model, threads)
+        if problem is not None and loading_problem(self.reload().index.model, threads) is None:
             raise DoesNotLoad(problem)
 
     def tell_coarser(self, problem: Exception) -> None:
