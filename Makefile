@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format real clean
+.PHONY: demo test check format real bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,5 +42,25 @@ format: $(VENV)/dev
 real: $(VENV)/dev $(VENV)/models
 	$(BIN)/python -m pytest -q -m real tests/real
 
+# The peers, each in an environment of its own; then every tool on the same files (about half an hour).
+.venv-ort/done:
+	$(PYTHON) -m venv .venv-ort
+	.venv-ort/bin/pip install -q --disable-pip-version-check onnxruntime==1.32.0 onnx==1.23.2 sympy packaging
+	touch $@
+
+.venv-occ/done:
+	$(PYTHON) -m venv .venv-occ
+	.venv-occ/bin/pip install -q --disable-pip-version-check onnxconverter-common==1.16.0 onnx==1.23.2
+	touch $@
+
+.venv-modelopt/done:
+	$(PYTHON) -m venv .venv-modelopt
+	.venv-modelopt/bin/pip install -q --disable-pip-version-check torch==2.13.0
+	.venv-modelopt/bin/pip install -q --disable-pip-version-check 'nvidia-modelopt[onnx]==0.47.0'
+	touch $@
+
+bench: $(VENV)/dev $(VENV)/models .venv-ort/done .venv-occ/done .venv-modelopt/done
+	$(BIN)/python -m benchmarks.bench
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) .venv-ort .venv-occ .venv-modelopt build *.egg-info
