@@ -238,6 +238,7 @@ class Stages:
 
     def _verify(self, written: ModelIndex, compared: Comparison) -> None:
         """Run the rewritten graph on the first batches: it must give the bits the plan promised."""
+        self.interpreter.constants.forget()
         interpreter = self.run.interpreter(written)
         spec: FormatSpec = declared_formats(written)
         for feeds, promised in zip(self.feeds(), compared.kept_outputs, strict=False):

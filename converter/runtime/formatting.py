@@ -103,7 +103,7 @@ class ConstantStore:
     a model of any size is in memory one node at a time.
     """
 
-    def __init__(self, index: ModelIndex, rounding: Rounding, budget: int = 2**29) -> None:
+    def __init__(self, index: ModelIndex, rounding: Rounding, budget: int = 2**28) -> None:
         self._index = index
         self._rounding = rounding
         self._budget = budget
@@ -124,8 +124,8 @@ class ConstantStore:
             found = np.ascontiguousarray(found).reshape(found.shape)
         if found.nbytes <= _SMALL_BYTES:
             self._kept[value_id] = found
-        elif isinstance(tensor, ir.ExternalTensor):
-            self._mapped.append(tensor)
+        elif isinstance(source := getattr(tensor, "source", tensor), ir.ExternalTensor):  # or a narrow copy of one
+            self._mapped.append(source)
         elif found.nbytes <= self._budget:  # protobuf copies its bytes out on each access
             self._budget -= found.nbytes
             self._kept[value_id] = found
@@ -135,6 +135,11 @@ class ConstantStore:
         """Let go of the pages of constants that were mapped since the last call; they are read again when needed."""
         while self._mapped:
             _release_pages(self._mapped.pop())
+
+    def forget(self) -> None:
+        """Drop all copies that were kept."""
+        self._kept.clear()
+        self._rounded.clear()
 
     def rounded(self, value_id: int, fmt: FloatFormat, bounds: Mapping[int, float]) -> Array:
         """The constant rounded to ``fmt``, limited first where the plan says so."""
