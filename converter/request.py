@@ -49,6 +49,7 @@ _PLAIN = (
     "metrics",
     "seed",
     "headroom",
+    "observe_until_stable",
 )
 
 
