@@ -8,7 +8,7 @@ PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e .
+	$(PIP) -e '.[service]'
 	touch $@
 
 $(VENV)/models: $(VENV)/base tests/real/requirements.txt
