@@ -37,7 +37,7 @@ def serve_worker(settings: Settings) -> None:
     wait_for_schema(database, SCHEMA_WAIT_S)
     settings.scratch_dir.mkdir(parents=True, exist_ok=True)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, _stop)
     adopt_orphans()
     name = f"{settings.device}-{os.getpid()}@{socket.gethostname()}"
     bench = Bench(settings)
@@ -56,6 +56,13 @@ def serve_worker(settings: Settings) -> None:
     finally:
         bench.close()
         drop_beat(database, name)
+
+
+def _stop(*_: object) -> None:
+    """End once: Ctrl-C in a terminal comes as SIGINT to the group and as SIGTERM from the supervisor."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(0)
 
 
 def _next(database: Database, settings: Settings) -> str | None:

@@ -63,10 +63,22 @@ def run_job(station: Station, job_id: str) -> str:
     ``skipped`` (a duplicate delivery), ``succeeded``, ``failed``, ``canceled``, ``fenced`` (another worker has it).
     """
     settings = station.settings
-    with station.database.write() as connection:
-        claim = leases.claim(connection, job_id, station.name, settings.lease_s, settings.max_attempts)
-    if claim is None:
-        return "skipped"
+    claim = None
+    try:
+        with station.database.write() as connection:
+            claim = leases.claim(connection, job_id, station.name, settings.lease_s, settings.max_attempts)
+        return "skipped" if claim is None else _run_claimed(station, claim)
+    except Exception:
+        raise
+    except BaseException:  # this worker is told to stop, perhaps right after the claim
+        if claim is not None:
+            with station.database.write() as connection:
+                leases.release(connection, claim)
+        raise
+
+
+def _run_claimed(station: Station, claim: Claim) -> str:
+    settings = station.settings
     lease = Lease(station.database, claim, settings).start()
     try:
         return _in_workplace(station, claim, lease)
@@ -82,12 +94,9 @@ def run_job(station: Station, job_id: str) -> str:
     except NarrowcastError as error:
         return _fail(station, lease, _job_error(error, lease.stage), Usage())
     except Exception as error:
-        LOG.exception("job %s: attempt %d failed", job_id, claim.attempt)
+        LOG.exception("job %s: attempt %d failed", claim.job_id, claim.attempt)
         detail = f"{type(error).__name__} while the job was at {lease.stage}; the worker's log has the trace"
         return _fail(station, lease, JobError("INTERNAL", detail, lease.stage), Usage())
-    except BaseException:  # this worker is told to stop
-        _end(station, lease, lambda c: leases.release(c, claim), "released")
-        raise
     finally:
         lease.stop()
 

@@ -25,7 +25,7 @@ def leftovers(desk: Desk) -> list[Path]:
 
 
 def test_a_good_run_publishes_everything_at_once(desk: Desk) -> None:
-    job = desk.job(["warn", "careful"], ["stderr", "hello from the engine"])
+    job = desk.job(["warn", "careful"], ["stderr", "hello from the engine"], ["sleep", 0.5])
     assert run_job(desk.station(), job) == "succeeded"
     row = desk.row(job)
     assert (row.state, row.verdict, row.summary["nodes"]) == ("SUCCEEDED", "pass", 3)
