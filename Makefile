@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format real bench clean
+.PHONY: demo test check format real torch bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e .
+	$(PIP) -e '.[service]'
 	touch $@
 
 $(VENV)/models: $(VENV)/base tests/real/requirements.txt
@@ -23,10 +23,16 @@ $(VENV)/dev: $(VENV)/base
 	$(PIP) -e '.[dev]'
 	touch $@
 
+# torch==VERSION, not plain torch: the pin decides which build is taken.
+$(VENV)/torch: $(VENV)/dev tests/torch/requirements.txt
+	$(PIP) $$(grep '^torch==' constraints.txt)
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -r tests/torch/requirements.txt
+	touch $@
+
 demo: $(VENV)/demo
 	$(BIN)/python -m benchmarks.demo
 
-test: check $(VENV)/models
+test: check $(VENV)/models $(VENV)/torch
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: $(VENV)/dev
@@ -61,6 +67,9 @@ real: $(VENV)/dev $(VENV)/models
 
 bench: $(VENV)/dev $(VENV)/models .venv-ort/done .venv-occ/done .venv-modelopt/done
 	$(BIN)/python -m benchmarks.bench
+
+torch: $(VENV)/torch
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/torch
 
 clean:
 	rm -rf $(VENV) .venv-ort .venv-occ .venv-modelopt build *.egg-info

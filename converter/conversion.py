@@ -21,7 +21,7 @@ from converter.formats import NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex, index_model
 from converter.handing_back import Outcome
 from converter.numerics.exact import differing
-from converter.policy.context import Context
+from converter.policy.context import Context, Mix
 from converter.policy.decide import decide
 from converter.proof import Proof, Prover
 from converter.ranges.batches import Batches
@@ -66,11 +66,11 @@ class Stages:
         loaded: LoadedModel,
         batches: Batches | None,
         reload: Callable[[], LoadedModel],
-        kept: frozenset[OpClass],
+        mix: Mix,
     ) -> None:
         self.run = run
         self.reload = reload
-        self.kept = kept
+        self.mix = mix
         self.request = run.request
         self.loaded = loaded
         self.index: ModelIndex = loaded.index
@@ -105,7 +105,7 @@ class Stages:
             target = target_kernels(request.target)
             has_kernel = target.runs if target else None
             context = Context(
-                self.index, request, self.ranges, measure_constant, survey_constants, has_kernel, self.kept
+                self.index, request, self.ranges, measure_constant, survey_constants, has_kernel, self.mix
             )
             plan = decide(context)
             exact = exact_nodes(context)
@@ -227,10 +227,7 @@ class Stages:
 
     def tell_coarser(self, problem: Exception) -> None:
         """Say that a coarser mix was chosen, and what the finer one ran into."""
-        kept = ", ".join(sorted(c.value for c in self.kept))
-        text = (
-            f"operators of the classes {kept} stay FP32: ONNX Runtime's optimiser cannot load the finer mix ({problem})"
-        )
+        text = f"{self.mix}: ONNX Runtime's optimiser cannot load the first mix ({problem})"
         self.run.findings.append(Finding("coarser", self.loaded.facts.name, text))
 
     def _ask_checker(self, model: ir.Model) -> None:

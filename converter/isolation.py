@@ -13,6 +13,7 @@ dies with its parent.  What crosses the border is JSON and files, never pickle:
   be named.
 
 A child can be started before there is a request (``IsolatedChild.start``): it imports the engine and waits.
+Whatever a child left behind in its process group is killed when the child is gone.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
@@ -38,6 +40,9 @@ BREADCRUMB_BYTES: Final = 4096
 SHOWN_FILE: Final = "shown.json"
 MAX_EVENT_BYTES: Final = 16 * 2**20
 STDERR_TAIL_BYTES: Final = 64 * 2**10
+EXIT_GRACE_SECONDS: Final = 5.0
+"""How long a child may take to exit after its final event."""
+_SILENCE_SECONDS: Final = 0.2
 
 Event = Mapping[str, Any]
 
@@ -86,12 +91,19 @@ class Outcome:
 
 @dataclass
 class IsolatedChild:
-    """One child process for one request."""
+    """One child process for one request.
+
+    ``command`` replaces the engine by another program that speaks the protocol; it is given the same three
+    arguments (folder of the source, limits, pid of the parent).
+    """
 
     limits: ChildLimits = field(default_factory=ChildLimits)
+    command: tuple[str, ...] = (sys.executable, "-I", "-c", _BOOT)
     _running: subprocess.Popen[bytes] | None = None
     _log: bytearray = field(default_factory=bytearray)
     _killed: bool = False
+    _used: bool = False
+    _gone: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> IsolatedChild:
         """Start the interpreter; it loads the engine and waits for its request."""
@@ -101,7 +113,7 @@ class IsolatedChild:
         )
         try:
             self._running = subprocess.Popen(
-                [sys.executable, "-I", "-c", _BOOT, root, limits, str(os.getpid())],
+                [*self.command, root, limits, str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -112,11 +124,16 @@ class IsolatedChild:
         except OSError as error:
             raise EnvironmentFailure(f"the engine's child process cannot be started: {error}") from error
         threading.Thread(target=self._collect_log, args=(self._running.stderr,), daemon=True).start()
+        threading.Thread(target=self._clear_group, args=(self._running.pid,), daemon=True).start()
         return self
 
     @property
     def pid(self) -> int:
         return self._running.pid if self._running else 0
+
+    @property
+    def alive(self) -> bool:
+        return self._running is not None and not self._gone.is_set()
 
     @property
     def log(self) -> str:
@@ -129,6 +146,7 @@ class IsolatedChild:
         ``folder`` is private to this run.  Exceptions from ``on_event`` kill the child and pass on.
         """
         running = self._running or self.start()._running
+        self._used = True
         assert running is not None
         assert running.stdin is not None
         assert running.stdout is not None
@@ -137,11 +155,15 @@ class IsolatedChild:
         (folder / "request.json").write_text(json.dumps({"version": PROTOCOL_VERSION, **request}))
         try:
             self._send(running.stdin, folder)
-            result = _read_events(running.stdout, on_event)
+            result = _final_event(_lines(running.stdout, self._gone), on_event)
         except BaseException:
             self.kill()
             raise
-        status = running.wait()
+        finally:
+            running.stdout.close()
+        if result is not None and not self._gone.wait(EXIT_GRACE_SECONDS):
+            self.kill()
+        status = self._reap(running)
         died_of = -status if status < 0 and not self._killed else 0
         shown = folder / SHOWN_FILE
         if result is not None and shown.exists():
@@ -154,9 +176,40 @@ class IsolatedChild:
         if self._running is None:
             return
         self._killed = True
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._running.pid, signal.SIGKILL)
-        self._running.wait()
+        self._signal(signal.SIGKILL)
+        self._reap(self._running)
+        if not self._used:  # else `run` closes them, in its own thread
+            for pipe in (self._running.stdin, self._running.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+
+    def terminate(self, grace_seconds: float) -> None:
+        """Ask the group to end (SIGTERM), and kill it when it has not done so after ``grace_seconds``."""
+        self._killed = True
+        self._signal(signal.SIGTERM)
+        if not self._gone.wait(grace_seconds):
+            self.kill()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._running is not None and self._running.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._running.pid, number)
+
+    def _reap(self, running: subprocess.Popen[bytes]) -> int:
+        self._gone.wait()
+        return running.wait()
+
+    def _clear_group(self, pid: int) -> None:
+        """Wait for the child without reaping it, so that its pid still names its group, and kill the rest.
+
+        Without this a grandchild that outlives the child would hold the event pipe open for ever.
+        """
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        self._gone.set()
 
     def _send(self, stdin: IO[bytes], folder: Path) -> None:
         with contextlib.suppress(BrokenPipeError):  # it died while starting: the missing answer says so
@@ -164,24 +217,41 @@ class IsolatedChild:
             stdin.close()
 
     def _collect_log(self, stderr: IO[bytes]) -> None:
-        while piece := stderr.read1(65536):  # type: ignore[attr-defined]
-            self._log += piece
-            del self._log[:-STDERR_TAIL_BYTES]
+        with stderr:
+            while piece := stderr.read1(65536):  # type: ignore[attr-defined]
+                self._log += piece
+                del self._log[:-STDERR_TAIL_BYTES]
 
 
-def _read_events(stdout: IO[bytes], on_event: Callable[[Event], None]) -> Event | None:
-    """Deliver events until the pipe ends; the final ``result`` or ``error`` event is returned."""
-    final: Event | None = None
-    while line := stdout.readline(MAX_EVENT_BYTES):
+def _final_event(lines: Iterable[bytes], on_event: Callable[[Event], None]) -> Event | None:
+    """Deliver events up to the final ``result`` or ``error`` event, which is returned; None: there was none."""
+    for line in lines:
         try:
             event = json.loads(line)
         except ValueError:
             continue  # not ours: something native wrote to the pipe
         if event.get("event") in ("result", "error"):
-            final = event
-        else:
-            on_event(event)
-    return final
+            return dict(event)
+        on_event(event)
+    return None
+
+
+def _lines(stdout: IO[bytes], gone: threading.Event) -> Iterator[bytes]:
+    """Lines until the pipe ends, or is silent after the child has gone: a descendant may still hold it open."""
+    rest = b""
+    while True:
+        last = gone.is_set()
+        if not select.select([stdout], [], [], 0.0 if last else _SILENCE_SECONDS)[0]:
+            if last:
+                return
+            continue
+        piece = os.read(stdout.fileno(), 2**16)
+        if not piece:
+            return
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+        if len(rest) > MAX_EVENT_BYTES:
+            rest = b""
 
 
 def run_isolated(

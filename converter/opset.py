@@ -19,6 +19,7 @@ from converter.rewrite.raise_opset import raise_opset
 from converter.runtime.formatting import declared_formats
 from converter.runtime.interpreter import Interpreter
 from converter.runtime.program import StepKind
+from converter.source.final_check import checker_problem
 from converter.source.onnx_file import LoadedModel
 from converter.source.type_propagation import propagate_types
 from converter.types import Finding, OpClass
@@ -105,6 +106,9 @@ def _attempt(
         return "nodes had to be adapted, which cannot be checked without samples"
     attempt.findings += propagate_types(attempt.index.model, index.catalog)
     attempt.index = index_model(attempt.index.model, index.catalog)
+    complaint = checker_problem(attempt.index.model)
+    if complaint is not None and checker_problem(index.model) is None:
+        return f"onnx.checker refuses the model there: {complaint}"
     after = make(attempt.index)
     missing = _missing_kernels(index, after, make)
     if missing is not None or feeds is None:

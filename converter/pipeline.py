@@ -12,9 +12,10 @@ import onnx
 from converter.compare.tolerances import named_tolerance
 from converter.conversion import DoesNotLoad, Stages
 from converter.errors import InternalError, OptionError
-from converter.formats import NARROW_FORMATS
+from converter.formats import FP32, NARROW_FORMATS
 from converter.handing_back import HandBack, check_asked, conclude
 from converter.opset import raise_if_needed
+from converter.policy.context import Mix
 from converter.policy.legality import has_cast
 from converter.program_facts import ProgramFacts
 from converter.ranges.batches import Batches, Source
@@ -67,11 +68,11 @@ def convert(
         opened = open_model(model, samples, request, handing is not None, run.threads.count, run.timings)
         check_asked(handing, opened)
     problem: DoesNotLoad | None = None
-    for kept in FINENESS:
+    for mix in MIXES:
         run.findings.clear()
         with run.stage("load"):
             given = _load_raised(run, opened)
-        stages = Stages(run, given.loaded, given.batches, lambda: opened.load(catalog()), kept)
+        stages = Stages(run, given.loaded, given.batches, lambda: opened.load(catalog()), mix)
         if problem is not None:
             stages.tell_coarser(problem)
         try:
@@ -80,15 +81,28 @@ def convert(
             problem = error
             continue
         return conclude(opened, given.program, done, handing, stages.outcome())
-    raise InternalError(f"ONNX Runtime does not load the rewritten model: {problem}; this is a bug in narrowcast")
+    raise _never_loads(request, problem)
 
 
-FINENESS: tuple[frozenset[OpClass], ...] = (
-    frozenset(),
-    frozenset((OpClass.FOLLOW,)),
-    frozenset((OpClass.FOLLOW, OpClass.EXACT)),
+MIXES: tuple[Mix, ...] = (
+    Mix(),
+    Mix(narrow_scales=True),
+    Mix(frozenset((OpClass.FOLLOW,))),
+    Mix(frozenset((OpClass.FOLLOW, OpClass.EXACT))),
+    Mix(frozenset((OpClass.FOLLOW, OpClass.EXACT, OpClass.NARROW))),
 )
-"""Classes kept FP32, tried in turn until ONNX Runtime's optimiser can load the result; the first nearly always does."""
+"""Tried in turn until ONNX Runtime's optimiser can load the result; the first nearly always does, the last must."""
+
+
+def _never_loads(request: ConversionRequest, problem: Exception | None) -> Exception:
+    """Whose fault it is that no mix loads: the user's who forced one, or ours."""
+    said = (o.origin or str(o.node or o.op_type) for o in request.overrides if o.format != FP32.name)
+    forced = ", ".join(dict.fromkeys(said))
+    if forced:
+        return OptionError(
+            f"ONNX Runtime cannot load the model with what {forced} narrows: {problem}; let the policy decide there"
+        )
+    return InternalError(f"ONNX Runtime does not load the rewritten model: {problem}; this is a bug in narrowcast")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -123,6 +124,9 @@ def emulation(name: str | None) -> EmulationProfile:
         raise OptionError(f"emulation profile '{name}' has an unknown key '{unknown[0]}'; known are {', '.join(known)}")
     if content.get("overflow", "inf") not in ("inf", "saturate"):
         raise OptionError(f"emulation profile '{name}': overflow is '{content['overflow']}'; it takes inf or saturate")
+    for key, kind, word in (("name", str, "a text"), *((k, bool, "true or false") for k in known[2:])):
+        if key in content and not isinstance(content[key], kind):
+            raise OptionError(f"emulation profile '{name}': {key} is {json.dumps(content[key])}; it takes {word}")
     return EmulationProfile(**{"name": Path(name).stem} | content)
 
 
@@ -161,5 +165,9 @@ def check_request(request: ConversionRequest, has_samples: bool) -> None:
         raise OptionError("--search measures errors and needs validation; leave out --no-validate")
     if request.provider != "none" and not request.validate:
         raise OptionError("--provider compares with FP32 and needs validation; leave out --no-validate")
-    if request.headroom < 1:
+    for name in ("max_rel_l2", "min_sqnr_db"):
+        limit = getattr(request, name)
+        if limit is not None and not math.isfinite(limit):
+            raise OptionError(f"option {name} is {limit}; it takes a finite number")
+    if not request.headroom >= 1:
         raise OptionError(f"headroom is {request.headroom}; it must be at least 1")

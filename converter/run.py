@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from converter.graph import ModelIndex
@@ -59,8 +60,9 @@ class Run:
         self.progress(name, total, total)
 
 
+@cache
 def catalog() -> OperatorCatalog:
-    """Schemas of ONNX and of ONNX Runtime's contributed operators."""
+    """Schemas of ONNX and of ONNX Runtime's contributed operators, read once per process."""
     return OperatorCatalog(contributed_schemas())
 
 

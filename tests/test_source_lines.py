@@ -32,9 +32,8 @@ def test_the_innermost_line_is_the_programs_own() -> None:
         '  File "<eval_with_key>.12", line 13, in forward'
     )
     assert innermost_line(trace) == "net.py:9"
-    assert (
-        innermost_line('File "/a/site-packages/torch/nn/modules/conv.py", line 5, in f') == "torch/nn/modules/conv.py:5"
-    )
+    inside = 'File "/a/site-packages/torch/nn/modules/conv.py", line 5, in f'
+    assert innermost_line(inside) == "torch/nn/modules/conv.py:5"
     assert innermost_line("") == ""
 
 

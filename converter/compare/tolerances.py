@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
@@ -60,11 +61,10 @@ def parse_tolerance(content: Any, origin: str, to: str) -> Tolerance:
     unknown = [key for key in content if key not in known]
     if unknown:
         raise OptionError(f"tolerance file '{origin}' has an unknown key '{unknown[0]}'; known are {', '.join(known)}")
-    base = PRESETS.get(content.get("preset", f"{to}-default"))
+    preset = content.get("preset", f"{to}-default")
+    base = PRESETS.get(preset) if isinstance(preset, str) else None
     if base is None:
-        raise OptionError(
-            f"tolerance file '{origin}' names preset '{content['preset']}'; known are {', '.join(PRESETS)}"
-        )
+        raise OptionError(f"tolerance file '{origin}' names preset '{preset}'; known are {', '.join(PRESETS)}")
     scale = {key: _number(content, key, origin) for key in ("factor", "floor", "ceiling") if key in content}
     outputs = content.get("outputs", {})
     if not isinstance(outputs, dict) or not all(isinstance(o, dict) for o in outputs.values()):
@@ -87,7 +87,8 @@ def _output_tolerance(content: Mapping[str, Any], base: OutputTolerance, origin:
 
 def _number(content: Mapping[str, Any], key: str, origin: str) -> float:
     value = content[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < math.inf:
         raise OptionError(f"tolerance file '{origin}': '{key}' must be a number of at least 0 and is {value!r}")
     return float(value)
 

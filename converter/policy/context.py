@@ -17,6 +17,24 @@ from converter.types import ConversionRequest, Magnitudes, OpClass, OpPolicy, Va
 HasKernel = Callable[[str, str, int, Mapping[str, str]], bool]
 """(domain, operator, since-version, type by type variable)."""
 
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A way out where a runtime's optimiser breaks the first mix of formats of a model.
+
+    ``narrow_scales``: scale and shift of a written-out norm follow its input instead of its statistics.  ``kept``:
+    classes of operators that stay FP32.
+    """
+
+    kept: frozenset[OpClass] = frozenset()
+    narrow_scales: bool = False
+
+    def __str__(self) -> str:
+        if not self.kept:
+            return "scale and shift of written-out norms follow their input"
+        return f"operators of the classes {', '.join(sorted(c.value for c in self.kept))} stay FP32"
+
+
 Rule = Callable[["Context", frozenset[int]], Iterable[Refusal]]
 """A rule reads the context and the nodes that are still narrow, and refuses some of them."""
 
@@ -36,8 +54,7 @@ class Context:
     survey: Callable[[Sequence[ir.TensorProtocol]], Sequence[Magnitudes]]
     has_kernel: HasKernel | None = None
     """Whether the target runs an operator version with these types; None: the target is ``any``."""
-    kept_classes: frozenset[OpClass] = frozenset()
-    """Classes of operators kept FP32 because a runtime's optimiser broke a finer mix of this model."""
+    mix: Mix = Mix()
     ports: dict[int, Ports] = field(default_factory=dict)
     illegal: dict[int, Refusal] = field(default_factory=dict)
     sentinels: dict[int, frozenset[int]] = field(default_factory=dict)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from converter.errors import OptionError
 from converter.formats import FP32
 from converter.policy.clamps import clamp_sites
 from converter.policy.context import Context, Rule
@@ -52,14 +51,13 @@ def decide(context: Context, widened: Mapping[int, Refusal] | None = None) -> Pr
     """Decide every node; ``widened`` are nodes that repair or search keep FP32, with their reasons.
 
     Raises:
-        OptionError: an override matches nothing, or wants what no node it matches may be.
+        OptionError: an override matches nothing.
     """
     overrides = matched_nodes(context.index, context.request.overrides)
     sentinels = limited_sentinels(context)
     context.sentinels.update(saturable_inputs(context, sentinels))
     refused = _refusals(context, overrides, dict(widened or {}))
     candidates = _candidates(context, _forced(overrides))
-    _check_forced(context, overrides, candidates)
     narrow = frozenset(n for n in candidates if n not in refused)
     narrow, refused = _settle(context, narrow, refused, frozenset(overrides))
     ports = [_ports(context, n, narrow) for n in range(len(context.index.nodes))]
@@ -85,20 +83,6 @@ def _read_narrow(context: Context, sentinels: Mapping[int, float], layout: Layou
 def _forced(overrides: Mapping[int, PolicyOverride]) -> frozenset[int]:
     """Nodes the user wants narrow."""
     return frozenset(n for n, o in overrides.items() if o.format != FP32.name)
-
-
-def _check_forced(context: Context, overrides: Mapping[int, PolicyOverride], candidates: frozenset[int]) -> None:
-    wishes: dict[PolicyOverride, list[int]] = {}
-    for node_id in sorted(_forced(overrides)):
-        wishes.setdefault(overrides[node_id], []).append(node_id)
-    for override, nodes in wishes.items():
-        if not candidates.intersection(nodes):
-            refusal = context.illegal.get(nodes[0])
-            why = refusal.reason if refusal else "it has no FP32 of its own to narrow"
-            raise OptionError(
-                f"{override.origin or 'an override'} wants node '{context.index.labels[nodes[0]]}' "
-                f"({context.index.nodes[nodes[0]].op_type}) in {context.fmt.label}: {why}; leave it out"
-            )
 
 
 def _candidates(context: Context, forced: frozenset[int]) -> frozenset[int]:
@@ -134,7 +118,7 @@ def _refusals(
     narrow = _candidates(context, forced)
     for node_id in narrow - forced:
         row = context.row(node_id)
-        if row is not None and row.op_class in context.kept_classes:
+        if row is not None and row.op_class in context.mix.kept:
             text = "ONNX Runtime's optimiser makes an invalid model of a finer mix of formats (measured by loading it)"
             refused.setdefault(node_id, Refusal(node_id, "loads", text))
     for rule in RULES:
@@ -217,16 +201,18 @@ def _decision(
         if index.outputs[node_id] and index.outputs[node_id][0] in index.constants:
             reason = "a constant, stored as its readers need it"
         return Decision(node_id, label, op_type, "none", "none", reason)
+    wish = overrides.get(node_id)
+    forced = wish is not None and wish.format != FP32.name
     if node_id in narrow:
         assert row is not None
-        forced = overrides.get(node_id)
-        if forced is not None and forced.format != FP32.name:
-            reason = f"narrowed by {forced.origin or 'an override'}"
+        if wish is not None and forced:
+            reason = f"narrowed by {wish.origin or 'an override'}"
             return Decision(node_id, label, op_type, context.fmt.name, "override", reason)
         return Decision(node_id, label, op_type, context.fmt.name, f"class {row.op_class.value}", row.reason)
-    refusal = refused.get(node_id)
+    illegal = context.illegal.get(node_id)
+    refusal = refused.get(node_id) or (illegal if forced else None)
     if refusal is None and row is not None and row.op_class is OpClass.WIDE:
         return Decision(node_id, label, op_type, FP32.name, "class wide", row.reason)
-    refusal = refusal or context.illegal.get(node_id)
+    refusal = refusal or illegal
     assert refusal is not None
     return Decision(node_id, label, op_type, FP32.name, refusal.rule, refusal.reason, refusal.evidence)

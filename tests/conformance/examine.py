@@ -55,15 +55,23 @@ def examine(
     if given.SerializeToString() != model.SerializeToString():
         problems.append("the given model was changed")
     try:
-        if to == "fp16":
-            deployed = Runnable(made, optimise=True)
-            for batch in feeds:
-                deployed.run(batch)
+        if to == "fp16" and deploys(model, feeds[0]) is None:
+            problem = deploys(made, feeds[0])
+            problems += [f"does not deploy: {problem}"] if problem else []
         worst = measured(model, made, feeds)
     except Exception as problem:
         problems.append(f"does not run: {type(problem).__name__}: {' '.join(str(problem).split())[:400]}")
     problems += _honesty(converted.report, worst)
     return Examined(made, converted.report, tuple(problems), worst)
+
+
+def deploys(model: ModelProto, feeds: Mapping[str, Any]) -> str | None:
+    """What stops ONNX Runtime, with its optimiser on, from running a model; None when nothing does."""
+    try:
+        Runnable(model, optimise=True).run(feeds)
+    except Exception as problem:
+        return f"{type(problem).__name__}: {' '.join(str(problem).split())[:400]}"
+    return None
 
 
 def measured(model: ModelProto, made: ModelProto, feeds: Sequence[Mapping[str, Any]]) -> float:

@@ -19,7 +19,9 @@ from tests.suite.runner import cases as node_cases
 
 MAX_ELEMENTS = 400
 OPSETS = (11, 12, 13, 15, 17, 18, 20, 21, 22, 23)
-_DATA_DEPENDENT = frozenset(("NonZero", "Unique", "NonMaxSuppression", "Compress", "Range", "OneHot", "ConstantOfShape"))
+_DATA_DEPENDENT = frozenset(
+    ("NonZero", "Unique", "NonMaxSuppression", "Compress", "Range", "OneHot", "ConstantOfShape")
+)
 _STRUCTURED = frozenset(("If", "Loop", "Scan", "SequenceMap", "Constant"))
 _SHAPES = frozenset(("float32", "int64", "bool", "int32", "uint8", "int8"))
 

@@ -20,11 +20,14 @@ Sample = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 @dataclass(frozen=True)
 class Case:
-    """A module in eval mode and one batch for it; ``scripts`` says whether torch.jit.script takes it."""
+    """A module in eval mode and one batch for it.
+
+    ``torchscript`` says how it becomes TorchScript: ``script``, ``trace``, or not at all (empty).
+    """
 
     name: str
     build: Callable[[], tuple[nn.Module, Sample]]
-    scripts: bool = False
+    torchscript: str = ""
 
 
 def floats(*shape: int, seed: int = 0, scale: float = 1.0) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -69,8 +72,8 @@ def t5() -> tuple[nn.Module, Sample]:
     """The encoder's feed-forward is scaled until the residual passes FP16's maximum, as published T5s do."""
     from transformers import T5Config, T5Model
 
-    config = T5Config(vocab_size=96, d_model=32, d_kv=8, d_ff=64, num_layers=3, num_heads=4, use_cache=False,
-                      dropout_rate=0.0, decoder_start_token_id=0)  # fmt: skip
+    config = T5Config(vocab_size=96, d_model=32, d_kv=8, d_ff=64, num_layers=3, num_decoder_layers=1, num_heads=4,
+                      use_cache=False, dropout_rate=0.0, decoder_start_token_id=0)  # fmt: skip
     torch.manual_seed(3)
     model = T5Model(config).eval()
     with torch.no_grad():
@@ -222,6 +225,15 @@ def gated() -> tuple[nn.Module, Sample]:
 # ------------------------------------------------------------------------------------------ real weights
 
 
+def voice() -> Sample:
+    """One frame of something like a spoken vowel, for silero_vad.jit."""
+    t = np.arange(512) / 16000
+    pitch = 2 * np.pi * 130 * t
+    wave = sum(np.sin(k * pitch) / k for k in range(1, 20))
+    breath = 0.01 * np.random.default_rng(13).standard_normal(512)
+    return {"x": (0.1 * wave + breath).astype(np.float32)[None], "sr": np.array(16000)}
+
+
 class ProposalNet(nn.Module):
     """MTCNN's first stage; layer names as the published weights have them."""
 
@@ -349,20 +361,25 @@ def crepe() -> tuple[nn.Module, Sample]:
     return module.eval(), {"audio": frames.astype(np.float32)}
 
 
-CASES = (
+TRANSFORMERS = (
     Case("bert", bert),
     Case("gpt2", gpt2),
     Case("t5", t5),
     Case("llama", llama),
-    Case("vit", vit),
+    Case("vit", vit, torchscript="trace"),
     Case("clip", clip),
     Case("whisper-encoder", whisper_encoder),
     Case("convnext", convnext),
-    Case("lstm", lstm, scripts=True),
-    Case("unet", unet, scripts=True),
-    Case("cond", gated),
-    Case("mtcnn-p", mtcnn(ProposalNet, "pnet", 32), scripts=True),
-    Case("mtcnn-r", mtcnn(RefineNet, "rnet", 24), scripts=True),
-    Case("mtcnn-o", mtcnn(OutputNet, "onet", 48), scripts=True),
-    Case("crepe-tiny", crepe),
 )
+
+NETWORKS = (
+    Case("lstm", lstm, torchscript="script"),
+    Case("unet", unet, torchscript="script"),
+    Case("cond", gated),
+    Case("mtcnn-p", mtcnn(ProposalNet, "pnet", 32), torchscript="script"),
+    Case("mtcnn-r", mtcnn(RefineNet, "rnet", 24), torchscript="script"),
+    Case("mtcnn-o", mtcnn(OutputNet, "onet", 48), torchscript="script"),
+    Case("crepe-tiny", crepe, torchscript="trace"),
+)
+
+CASES = (*TRANSFORMERS, *NETWORKS)

@@ -114,7 +114,11 @@ def test_the_opset_has_what_the_format_needs(traced: Traced, to: str, opset: int
 
 @pytest.mark.parametrize(
     ("norm", "op_type"),
-    [(nn.GroupNorm(2, 4), "GroupNormalization"), (nn.RMSNorm(4), "RMSNormalization"), (nn.LayerNorm(4), "LayerNormalization")],
+    [
+        (nn.GroupNorm(2, 4), "GroupNormalization"),
+        (nn.RMSNorm(4), "RMSNormalization"),
+        (nn.LayerNorm(4), "LayerNormalization"),
+    ],
 )
 def test_norms_stay_whole(traced: Traced, norm: nn.Module, op_type: str) -> None:
     _, folder = traced(nn.Sequential(norm), {"input": X})
@@ -170,7 +174,7 @@ def test_state_in_attributes_is_refused(traced: Traced) -> None:
 
 
 def test_half_precision_modules_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"parameters of type bfloat16, float16; the reference is FP32: call .float\(\)"):
+    with pytest.raises(ModelError, match=r"parameters of type bfloat16, float16; .* call .float\(\)"):
         from_module(nn.Sequential(nn.Linear(2, 2).half(), nn.Linear(2, 2).bfloat16()))
 
 
@@ -207,7 +211,7 @@ class NoForm(nn.Module):
 @pytest.mark.parametrize(
     ("module", "dynamic", "text"),
     [
-        (Branching(), (), r"torch.export failed: Could not guard on data-dependent expression .*test_trace.py:\d+ in forward"),
+        (Branching(), (), r"torch.export failed: Could not guard on data-dependent .*test_trace.py:\d+ in forward"),
         (Looping(), (), r"torch.export failed: Could not extract specialized integer from data-dependent .*torch.cond"),
         (ByTheBatch(), ("x:0",), r"your code specialized it to be a constant \(2\).*leave that --dynamic out"),
         (OutOfTorch(), (), r"torch.export failed: .*it leaves PyTorch on the way"),
@@ -247,7 +251,8 @@ def test_arguments_written_in_place_stay_the_callers(traced: Traced) -> None:
     assert np.array_equal(given, X)
     with np.load(folder / "expected" / "0.npz") as expected:
         assert np.allclose(expected["output"], (X + 1) * 2)
-    assert ("state", "the program writes into its argument 'x'; an ONNX model leaves its inputs as they are") in facts.notes
+    note = "the program writes into its argument 'x'; an ONNX model leaves its inputs as they are"
+    assert ("state", note) in facts.notes
 
 
 def test_a_batch_the_program_fails_on(traced: Traced) -> None:

@@ -32,6 +32,8 @@ def norm_patterns(context: Context, narrow: frozenset[int]) -> Iterable[Refusal]
             members = {node_id, reduction} | root
             if root:
                 members |= _centring(context, node_id) | _application(context, members)
+                if context.mix.narrow_scales:
+                    members -= _scales(context, members)
             label = index.labels[node_id]
             for member in sorted(members & narrow):
                 yield Refusal(
@@ -116,6 +118,15 @@ def _application(context: Context, statistics: set[int]) -> set[int]:
                     applied.add(reader)
                 waiting.append((reader, depth + 1))
     return found
+
+
+def _scales(context: Context, members: set[int]) -> set[int]:
+    """The members that scale or shift the finished norm by constants."""
+    index = context.index
+    by_constants = {n for n in members if any(v in index.constants for v in index.inputs[n])}
+    steps = {n for n in by_constants if index.nodes[n].op_type in ("Mul", "Add")}
+    inner = members - steps
+    return {n for n in steps if not any(r in inner for v in index.outputs[n] for r, _ in index.readers[v])}
 
 
 _APPLIES = _BETWEEN | frozenset(("Div", "Mul", "Reciprocal", "Add", "Sub", "Expand"))

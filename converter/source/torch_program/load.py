@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -84,14 +86,20 @@ def _exported(path: Path) -> Program:
     return from_exported(program)
 
 
+_RESULT_CLASS = re.compile(rb"transformers(?:\.\w+)+(?=\.[A-Z]\w*)")
+"""The module of a class that transformers registers for results, as a program's structure names it."""
+
+
 def _import_result_classes(path: Path) -> None:
-    """Results of transformers' classes can be read when the library has registered them."""
+    """Results of transformers' classes can be read when the installed library has registered them."""
     with zipfile.ZipFile(path) as archive:
-        graphs = [name for name in archive.namelist() if name.endswith(".json")]
-        named = any(b"transformers.modeling_outputs" in archive.read(name) for name in graphs)
-    if named:
+        graphs = [archive.read(name) for name in archive.namelist() if name.endswith(".json")]
+    modules = {found.decode() for graph in graphs for found in _RESULT_CLASS.findall(graph)}
+    if modules:
         require_transformers()
-        importlib.import_module("transformers.modeling_outputs")
+    for module in sorted(modules):
+        with contextlib.suppress(ImportError):  # loading will say what is missing
+            importlib.import_module(module)
 
 
 def from_exported(program: ExportedProgram) -> Program:

@@ -90,7 +90,7 @@ class _Mixer:
         if node.target.__name__ == "getitem":
             self.stored[node] = self.stored[read[0]]
             return
-        is_narrow = self._decide(node, read)
+        is_narrow = self._decide(node, read, makes_floats)
         self._cast_inputs(node, read, is_narrow)
         if is_narrow:
             swap = {torch.float32: self.narrow}
@@ -101,17 +101,20 @@ class _Mixer:
             if is_narrow and node.name in self.recipe.clamps:
                 self._clamp(node, node.name)
 
-    def _decide(self, node: torch.fx.Node, read: Sequence[torch.fx.Node]) -> bool:
-        said = self.recipe.nodes.get(node.name)
-        self.counts.nodes += 1
-        if said is None:
-            self.counts.unmatched.append(_title(node))
-            return bool(read) and all(self.stored[source] for source in read)
-        if said == "partly" or isinstance(node.target, torch._ops.HigherOrderOperator):
-            if said != "wide":
+    def _decide(self, node: torch.fx.Node, read: Sequence[torch.fx.Node], makes_floats: bool) -> bool:
+        """Whether an operator works narrow; those that make floats are counted."""
+        said = self.recipe.nodes.get(node.name, "")
+        if said == "narrow" and isinstance(node.target, torch._ops.HigherOrderOperator):
+            said = "partly"  # its bodies are left as they are
+        if makes_floats:
+            self.counts.nodes += 1
+            self.counts.narrow += said == "narrow"
+            if said == "partly":
                 self.counts.partly.append(_title(node))
-            return False
-        self.counts.narrow += said == "narrow"
+            if not said:
+                self.counts.unmatched.append(_title(node))
+        if not said:
+            return bool(read) and all(self.stored[source] for source in read)
         return said == "narrow"
 
     def _cast_inputs(self, node: torch.fx.Node, read: Sequence[torch.fx.Node], is_narrow: bool) -> None:

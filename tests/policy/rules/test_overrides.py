@@ -90,13 +90,12 @@ class TestDecisions:
         plan = decide(context(text, overrides=(PolicyOverride("fp16", node="scale"),)))
         assert narrow_labels(plan) == ["scale"]
 
-    def test_narrowing_what_the_schema_forbids_is_refused(self) -> None:
+    def test_narrowing_what_the_schema_forbids_leaves_it_fp32(self) -> None:
         text = "g (float[1, 1, 2, 2] x) => (float[1, 1, 2, 2] y) { [pool] y = LpNormalization(x)  }"
-        with pytest.raises(OptionError) as refused:
-            decide(context(text, to="bf16", overrides=(PolicyOverride("bf16", node="pool", origin="rule 2"),)))
-        assert str(refused.value) == (
-            "rule 2 wants node 'pool' (LpNormalization) in BF16: the schema LpNormalization-1 does not allow BF16 "
-            "for T; it does from opset 22; leave it out"
+        plan = decide(context(text, to="bf16", overrides=(PolicyOverride("bf16", node="pool", origin="rule 2"),)))
+        assert rule_of(plan, "pool") == "legality"
+        assert reason_of(plan, "pool") == (
+            "the schema LpNormalization-1 does not allow BF16 for T; it does from opset 22"
         )
 
     def test_a_wish_for_many_of_which_some_may_is_heard(self) -> None:

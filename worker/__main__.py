@@ -1,0 +1,5 @@
+"""``python -m worker``: a worker with the settings of the environment."""
+
+from worker.app import main
+
+main()
