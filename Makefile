@@ -48,6 +48,9 @@ format: $(VENV)/dev
 real: $(VENV)/dev $(VENV)/models
 	$(BIN)/python -m pytest -q -m real tests/real
 
+torch: $(VENV)/torch
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/torch
+
 # The peers, each in an environment of its own; then every tool on the same files (about half an hour).
 .venv-ort/done:
 	$(PYTHON) -m venv .venv-ort
@@ -67,9 +70,6 @@ real: $(VENV)/dev $(VENV)/models
 
 bench: $(VENV)/dev $(VENV)/models .venv-ort/done .venv-occ/done .venv-modelopt/done
 	$(BIN)/python -m benchmarks.bench
-
-torch: $(VENV)/torch
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/torch
 
 clean:
 	rm -rf $(VENV) .venv-ort .venv-occ .venv-modelopt build *.egg-info

@@ -31,6 +31,7 @@ from converter.ranges.batches import Batches, Source, expand_sources, flat_sampl
 from converter.runtime.formatting import declared_formats
 from converter.runtime.interpreter import Interpreter
 from converter.source.detect import SourceKind, kind_of
+from converter.source.npz import write_npz
 from converter.source.onnx_file import LoadedModel, load
 from converter.source.torch_program import require_torch
 from converter.types import ConversionRequest, Finding
@@ -181,8 +182,7 @@ def _store(sample: Source, folder: TraceFolder, number: int) -> str:
     """A batch of arrays in memory as a file for the child."""
     assert isinstance(sample, Mapping)
     path = folder.path / f"batch {number}.npz"
-    with path.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **{key: np.asarray(value) for key, value in flat_sample(sample).items()})
+    write_npz(path, flat_sample(sample))
     return str(path)
 
 

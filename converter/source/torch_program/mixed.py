@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from converter.source.torch_program.arguments import Bound
+from converter.source.torch_program.arrays import save_arrays
 from converter.source.torch_program.export import quiet
 from converter.source.torch_program.exported import Slot, bind_program, slots_of
 from converter.source.torch_program.reasons import ExportFailed, reason
-from converter.source.torch_program.trace import as_array
 from converter.source_lines import innermost_line
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -218,9 +217,7 @@ def hand_back(folder: Path, source: str, recipe: Recipe, feeds: Mapping[str, Any
         except Exception as error:
             raise ExportFailed(f"PyTorch cannot run it on the CPU: {reason(error)}") from error
         torch.export.save(mixed, str(target))
-    with target.with_suffix(".npz").open("wb") as stream:
-        arrays = {str(number): as_array(value) for number, value in enumerate(results)}
-        np.savez(stream, allow_pickle=False, **arrays)
+    save_arrays(target.with_suffix(".npz"), {str(number): value for number, value in enumerate(results)})
     return {"nodes": counts.nodes, "narrow": counts.narrow, "partly": counts.partly, "unmatched": counts.unmatched}
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch.export import ExportedProgram
 
 from converter.errors import BatchError, OptionError
 from converter.program_facts import ProgramFacts, ProgramInput, ProgramOutput
 from converter.source.torch_program.arguments import Bound, Leaf, Sample, bind, leaves_of, parameters_of, results_of
+from converter.source.torch_program.arrays import described, differ, save_arrays
 from converter.source.torch_program.capture import capture, check_deterministic
 from converter.source.torch_program.export import EXPORTER, opset_for, quiet, to_onnx
 from converter.source.torch_program.exported import Slot, bind_program, kept_outputs, slots_of
@@ -27,8 +27,6 @@ from converter.source.torch_program.reasons import ExportFailed, reason
 from converter.source.torch_program.scripted import export_script
 
 MODEL, PROGRAM, BATCHES, EXPECTED = "model.onnx", "program.pt2", "batches", "expected"
-STATE_CHANGE = 1e-5
-"""Relative L2 difference of two equal calls from which a program counts as one that keeps state."""
 
 
 class Samples(Protocol):
@@ -90,7 +88,7 @@ class _Trace:
         except Exception as error:
             raise BatchError(
                 f"the program fails on batch '{batch}': {reason(error)}; it was called with "
-                f"{_described(self.leaves(bound))}"
+                f"{described(self.leaves(bound))}"
             ) from error
         self._note_writes(bound, given)
         return results_of(result, [leaf.name for leaf in self.leaves(bound)])
@@ -172,10 +170,11 @@ def _trace(run: _Trace) -> ProgramFacts:
 
 def _note_state(run: _Trace, bound: Bound, name: str, results: list[Leaf]) -> None:
     """Find programs whose second call gives something else, and those that draw random numbers."""
-    if not _differs(results, run.run(bound, name)):
+    if not differ(results, run.run(bound, name)):
         return
     run.keeps_state = True
-    if run.program.reload is None or _differs(results, run.run(bound, name)):
+    if run.program.reload is None or differ(results, run.run(bound, name)):
+        _blame_operator(run, bound)
         raise ExportFailed(
             f"two equal calls of the program give different results on batch '{name}': it draws random numbers or "
             "keeps state in attributes; take both as arguments and give the new state back as results"
@@ -184,16 +183,15 @@ def _note_state(run: _Trace, bound: Bound, name: str, results: list[Leaf]) -> No
     run.notes.append(("state", text))
 
 
-def _differs(first: Sequence[Leaf], second: Sequence[Leaf]) -> bool:
-    for a, b in zip(first, second, strict=True):
-        if isinstance(a.value, torch.Tensor) and a.value.is_floating_point():
-            x, y = a.value.double(), b.value.double()
-            if x.shape != y.shape or not torch.equal(x.isnan(), y.isnan()):
-                return True
-            gap = torch.where(x.isfinite() & y.isfinite(), x - y, 0.0)
-            if float(gap.norm()) > STATE_CHANGE * float(x.nan_to_num(0, 0, 0).norm() or 1.0):
-                return True
-    return False
+def _blame_operator(run: _Trace, bound: Bound) -> None:
+    """Raise with the operator that draws random numbers, where an exported graph shows it."""
+    exported = run.program.exported
+    if exported is None and not isinstance(run.program.module, torch.jit.ScriptModule):
+        assert run.program.module is not None
+        with contextlib.suppress(ExportFailed):
+            exported, _ = capture(run.program.module, bound.copied(), run.names, {})
+    if exported is not None:
+        check_deterministic(exported)
 
 
 # ------------------------------------------------------------------------------------------------- axes
@@ -353,23 +351,10 @@ def _write_batch(
             f"the program returns {len(results)} values on batch '{name}' and {len(kept)} on the first one"
         )
     made = [leaf for leaf, keep in zip(results, kept, strict=True) if keep]
-    _save(run.folder / BATCHES / str(number) / f"{Path(name).stem}.npz", tensors)
-    _save(run.folder / EXPECTED / f"{number}.npz", {o.name: leaf.value for o, leaf in zip(outputs, made, strict=True)})
-
-
-def _save(path: Path, values: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {name: as_array(value) for name, value in values.items()}
-    with path.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
-
-
-def as_array(value: Any) -> np.ndarray[Any, np.dtype[Any]]:
-    """A tensor or number as NumPy has it; BF16 as the same numbers in FP32."""
-    if not isinstance(value, torch.Tensor):
-        return np.asarray(value, np.int64 if isinstance(value, int) and not isinstance(value, bool) else None)
-    value = value.detach()
-    return np.asarray((value.float() if value.dtype == torch.bfloat16 else value).cpu().contiguous().numpy())
+    save_arrays(run.folder / BATCHES / str(number) / f"{Path(name).stem}.npz", tensors)
+    save_arrays(
+        run.folder / EXPECTED / f"{number}.npz", {o.name: leaf.value for o, leaf in zip(outputs, made, strict=True)}
+    )
 
 
 def _inputs(run: _Trace, bound: Bound, axes: Mapping[str, Iterable[int]]) -> Iterator[ProgramInput]:
@@ -380,13 +365,3 @@ def _inputs(run: _Trace, bound: Bound, axes: Mapping[str, Iterable[int]]) -> Ite
             yield ProgramInput(leaf.name, leaf.path, str(leaf.value.dtype).removeprefix("torch."), shape)
         elif leaf.value is not None:
             yield ProgramInput(leaf.name, leaf.path, type(leaf.value).__name__, fixed=str(leaf.value))
-
-
-def _described(leaves: Sequence[Leaf]) -> str:
-    def one(leaf: Leaf) -> str:
-        if isinstance(leaf.value, torch.Tensor):
-            kind = str(leaf.value.dtype).removeprefix("torch.")
-            return f"{leaf.name} {kind}{list(leaf.value.shape)}"
-        return f"{leaf.name} {leaf.value!r}"
-
-    return ", ".join(map(one, leaves)) or "no arguments"
