@@ -242,9 +242,12 @@ def shown(rows: Sequence[Row]) -> str:
         "|---|---|--:|--:|--:|--:|---|---|--:|---|",
     ]
     for row in rows:
-        cells = [row.model, row.tool, _number(row.seconds, "{:.2f} s"), _number(row.cpu_seconds, "{:.2f} s"),
-                 _number(row.peak_mb, "{:,.0f} MB"), _number(row.ratio, "{:.2f}"), _word(row.checker), _word(row.loads), _number(row.rel_l2, "{:.2g}"),
-                 row.problem.replace("|", "/")[:110]]  # fmt: skip
+        figures = (
+            (row.seconds, "{:.2f} s"), (row.cpu_seconds, "{:.2f} s"), (row.peak_mb, "{:,.0f} MB"), (row.ratio, "{:.2f}")
+        )  # fmt: skip
+        cells = [row.model, row.tool, *(_number(value, form) for value, form in figures)]
+        cells += [_word(row.checker), _word(row.loads), _number(row.rel_l2, "{:.2g}")]
+        cells.append(row.problem.replace("|", "/")[:110])
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
