@@ -41,34 +41,46 @@ class Row:
     tool: str
     seconds: float | None
     peak_mb: float | None
+    cpu_seconds: float | None = None
+    """Of all processes and cores: what other work on the machine disturbs least."""
     ratio: float | None = None
-    """Time over that of narrowcast's first row for the same model (or, for it, over ``cat`` of the weights)."""
+    """Processor time over narrowcast's for the same model; for weights, time over ``cat`` of them and a start."""
     checker: bool | None = None
     loads: bool | None = None
     rel_l2: float | None = None
     problem: str = ""
 
 
-def timed(command: Sequence[str]) -> tuple[float | None, float | None, str]:
-    """Seconds, peak memory in MB of the largest process, and what went wrong."""
+@dataclass(frozen=True)
+class Cost:
+    """What a command took: seconds, processor seconds of all its processes, peak memory in MB of the largest."""
+
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_mb: float | None = None
+    problem: str = ""
+
+
+def timed(command: Sequence[str]) -> Cost:
+    """Run a command and measure it."""
     watch = (
         "import json,resource,subprocess,sys,time\n"
         "start=time.perf_counter()\n"
         "done=subprocess.run(sys.argv[1:],stdout=subprocess.DEVNULL,stderr=subprocess.PIPE)\n"
         "taken=time.perf_counter()-start\n"
-        "peak=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss/1024\n"
-        "print(json.dumps([done.returncode,taken,peak,done.stderr.decode(errors='replace')[-300:]]))"
+        "used=resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+        "words=done.stderr.decode(errors='replace')[-300:]\n"
+        "print(json.dumps([done.returncode,taken,used.ru_utime+used.ru_stime,used.ru_maxrss/1024,words]))"
     )
     try:
         done = subprocess.run(
             [sys.executable, "-c", watch, *command], capture_output=True, timeout=LIMIT_SECONDS, check=True, cwd=ROOT
         )
     except subprocess.TimeoutExpired:
-        return None, None, f"not done after {LIMIT_SECONDS} s"
-    status, taken, peak, words = json.loads(done.stdout.decode().splitlines()[-1])
-    if status not in (0, 1):
-        return taken, peak, f"exit {status}: {' '.join(words.split())[-160:]}"
-    return taken, peak, ""
+        return Cost(problem=f"not done after {LIMIT_SECONDS} s")
+    status, taken, used, peak, words = json.loads(done.stdout.decode().splitlines()[-1])
+    problem = f"exit {status}: {' '.join(words.split())[-160:]}" if status not in (0, 1) else ""
+    return Cost(taken, used, peak, problem)
 
 
 def ours(model: Path, output: Path, to: str, batches: Sequence[Path]) -> list[str]:
@@ -109,9 +121,9 @@ def measured(
     judge: bool = True,
 ) -> Row:
     """Run a tool and judge its result; the output is deleted afterwards."""
-    seconds, peak, problem = timed(command)
-    row = Row(model, tool, seconds, peak, problem=problem)
-    if output.exists() and judge and not problem:
+    cost = timed(command)
+    row = Row(model, tool, cost.seconds, cost.peak_mb, cost.cpu_seconds, problem=cost.problem)
+    if output.exists() and judge and not cost.problem:
         judge_it = [sys.executable, "-m", "benchmarks.judge", str(given), str(output), *map(str, batches[:1])]
         done = subprocess.run(judge_it, capture_output=True, cwd=ROOT, check=False)
         if done.returncode == 0:
@@ -131,11 +143,11 @@ def large(folder: Path, gigabytes: float, with_peers: bool) -> Iterator[Row]:
     transformer(given, gigabytes, 18, 0, holes=False)
     name, data = f"transformer {gigabytes:g} GB", given.with_suffix(".data")
     subprocess.run(["cat", str(data)], stdout=subprocess.DEVNULL, check=True)
-    seconds, peak, _ = timed(["sh", "-c", f"cat {data} > {folder / 'copy'}"])
+    cat = timed(["sh", "-c", f"cat {data} > {folder / 'copy'}"])
     (folder / "copy").unlink()
-    base = Row(name, "cat weights > copy", seconds, peak)
+    base = Row(name, "cat weights > copy", cat.seconds, cat.peak_mb, cat.cpu_seconds)
     yield base
-    start = timed([sys.executable, "-m", "api.cli", "formats"])[0] or 0.0
+    start = timed([sys.executable, "-m", "api.cli", "formats"]).seconds or 0.0
     for to in ("fp16", "bf16"):
         row = measured(name, f"narrowcast {to}", ours(given, output, to, ()), given, output, (), judge=False)
         if row.seconds and base.seconds:
@@ -177,8 +189,8 @@ def chains(folder: Path, with_peers: bool) -> Iterator[Row]:
 
 
 def compared(row: Row, first: Row) -> Row:
-    if row.seconds and first.seconds:
-        row.ratio = row.seconds / first.seconds
+    if row.cpu_seconds and first.cpu_seconds:
+        row.ratio = row.cpu_seconds / first.cpu_seconds
     return row
 
 
@@ -226,13 +238,16 @@ def many(folder: Path) -> Iterator[Row]:
 def shown(rows: Sequence[Row]) -> str:
     """The table as Markdown."""
     lines = [
-        "| model | tool | time | peak RSS | ratio | checker | loads | true error | problem |",
-        "|---|---|--:|--:|--:|---|---|--:|---|",
+        "| model | tool | time | processor time | peak RSS | ratio | checker | loads | true error | problem |",
+        "|---|---|--:|--:|--:|--:|---|---|--:|---|",
     ]
     for row in rows:
-        cells = [row.model, row.tool, _number(row.seconds, "{:.2f} s"), _number(row.peak_mb, "{:,.0f} MB"),
-                 _number(row.ratio, "{:.2f}"), _word(row.checker), _word(row.loads), _number(row.rel_l2, "{:.2g}"),
-                 row.problem.replace("|", "/")[:110]]  # fmt: skip
+        figures = (
+            (row.seconds, "{:.2f} s"), (row.cpu_seconds, "{:.2f} s"), (row.peak_mb, "{:,.0f} MB"), (row.ratio, "{:.2f}")
+        )  # fmt: skip
+        cells = [row.model, row.tool, *(_number(value, form) for value, form in figures)]
+        cells += [_word(row.checker), _word(row.loads), _number(row.rel_l2, "{:.2g}")]
+        cells.append(row.problem.replace("|", "/")[:110])
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

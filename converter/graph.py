@@ -183,7 +183,10 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
         if attribute is not None and not attribute.is_ref():
             return ir.tensor(attribute.value, dtype=dtype)
     attribute = node.attributes.get("value")
-    return attribute.as_tensor() if attribute is not None and not attribute.is_ref() else None
+    if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.TENSOR:
+        return None
+    tensor: ir.TensorProtocol = attribute.value  # as_tensor() checks a protocol of thirty members each time
+    return tensor
 
 
 _ELEMENT_NAMES = {

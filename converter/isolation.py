@@ -117,7 +117,7 @@ class IsolatedChild:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"},
+                env={"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
                 start_new_session=True,
                 cwd="/",
             )

@@ -77,9 +77,8 @@ class OperatorCatalog:
     """
 
     def __init__(self, contributed: Iterable[OperatorSchema] = ()) -> None:
+        self._waiting = iter(contributed)  # hundreds of schemas, which most models have no use for
         self._contributed: dict[tuple[str, str], list[OperatorSchema]] = {}
-        for schema in contributed:
-            self._contributed.setdefault((schema.domain, schema.op_type), []).append(schema)
         self._found: dict[tuple[str, str, int], OperatorSchema | None] = {}
 
     def find(self, domain: str, op_type: str, version: int) -> OperatorSchema | None:
@@ -95,6 +94,8 @@ class OperatorCatalog:
                 return from_onnx(onnx.defs.get_schema(op_type, version, domain))
             except onnx.defs.SchemaError:
                 return None
+        for schema in self._waiting:
+            self._contributed.setdefault((schema.domain, schema.op_type), []).append(schema)
         fitting = [s for s in self._contributed.get((domain, op_type), ()) if s.since_version <= version]
         return max(fitting, key=lambda s: s.since_version, default=None)
 

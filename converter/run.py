@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from converter.graph import ModelIndex
-from converter.operators import OperatorCatalog
+from converter.operators import OperatorCatalog, OperatorSchema
 from converter.policy.lookup import NARROW_SUMS
 from converter.ranges.batches import Source
 from converter.runtime.interpreter import Interpreter
@@ -63,7 +63,12 @@ class Run:
 @cache
 def catalog() -> OperatorCatalog:
     """Schemas of ONNX and of ONNX Runtime's contributed operators, read once per process."""
-    return OperatorCatalog(contributed_schemas())
+    return OperatorCatalog(_contributed())
+
+
+def _contributed() -> Iterator[OperatorSchema]:
+    """Read when somebody asks for one."""
+    yield from contributed_schemas()
 
 
 def listed(samples: Sequence[Source] | Source) -> list[Source]:
