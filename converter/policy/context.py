@@ -80,7 +80,8 @@ class Context:
 
     def _loosened(self, node_id: int, ports: Ports) -> Ports:
         """A port with a type of its own stays FP32 where its values do not fit the format: a mask's, for instance."""
-        own = [k for k, want in enumerate(ports.inputs) if want == "narrow" and has_own_type(self.index, node_id, k)]
+        later = range(1, len(ports.inputs))  # the first input's type is the result's too, whatever its variable
+        own = [k for k in later if ports.inputs[k] == "narrow" and has_own_type(self.index, node_id, k)]
         wide = {k for k in own if (self.absmax(self.index.inputs[node_id][k]) or 0.0) > self.fmt.max_finite}
         inputs = tuple("wide" if k in wide else want for k, want in enumerate(ports.inputs))
         return Ports(inputs, ports.outputs) if wide and "narrow" in (*inputs, *ports.outputs) else ports

@@ -85,7 +85,7 @@ def _block(name: str, model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Block
         return None
     arrays = [v for v in feeds.values() if isinstance(v, np.ndarray)]
     plain = len(arrays) == len(feeds) and all(a.dtype.name in _SHAPES for a in arrays)
-    if not plain or sum(a.size for a in arrays) > MAX_ELEMENTS or "training" in name:
+    if not plain or sum(a.size for a in arrays) > MAX_ELEMENTS or "training" in name or "ceil" in name:
         return None
     if not any(a.dtype == np.float32 for a in arrays):
         return None
@@ -95,9 +95,31 @@ def _block(name: str, model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Block
         return None
     if not all(isinstance(m, np.ndarray) and m.dtype.name in _SHAPES for m in made):
         return None
+    if not _as_inferred(model, made):
+        return None
     node = model.graph.node[0]
     version = next(o.version for o in model.opset_import if o.domain == node.domain)
     return Block(name, node, version, feeds, made, node.op_type not in _DATA_DEPENDENT)
+
+
+def _as_inferred(model: onnx.ModelProto, made: tuple[Any, ...]) -> bool:
+    """Whether onnx infers the shapes that come out; where it does not, ONNX Runtime plans its memory wrongly."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for output in bare.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(bare).graph.output
+    except Exception:
+        return False
+    for output, array in zip(inferred, made, strict=True):
+        kind = output.type.tensor_type
+        dims = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
+        if kind.HasField("shape") and (
+            len(dims) != array.ndim or any(d not in (None, n) for d, n in zip(dims, array.shape, strict=True))
+        ):
+            return False
+    return True
 
 
 @cache
