@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format real torch clean
+.PHONY: demo test check format real torch bench clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,5 +51,25 @@ real: $(VENV)/dev $(VENV)/models
 torch: $(VENV)/torch
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/torch
 
+# The peers, each in an environment of its own; then every tool on the same files (about half an hour).
+.venv-ort/done:
+	$(PYTHON) -m venv .venv-ort
+	.venv-ort/bin/pip install -q --disable-pip-version-check onnxruntime==1.32.0 onnx==1.23.2 sympy packaging
+	touch $@
+
+.venv-occ/done:
+	$(PYTHON) -m venv .venv-occ
+	.venv-occ/bin/pip install -q --disable-pip-version-check onnxconverter-common==1.16.0 onnx==1.23.2
+	touch $@
+
+.venv-modelopt/done:
+	$(PYTHON) -m venv .venv-modelopt
+	.venv-modelopt/bin/pip install -q --disable-pip-version-check torch==2.13.0
+	.venv-modelopt/bin/pip install -q --disable-pip-version-check 'nvidia-modelopt[onnx]==0.47.0'
+	touch $@
+
+bench: $(VENV)/dev $(VENV)/models .venv-ort/done .venv-occ/done .venv-modelopt/done
+	$(BIN)/python -m benchmarks.bench
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) .venv-ort .venv-occ .venv-modelopt build *.egg-info

@@ -55,6 +55,9 @@ def convert(
     search: Annotated[bool, typer.Option("--search", help="find the smallest FP32 set within the tolerance")] = False,
     repair: Annotated[bool, typer.Option("--repair/--no-repair", help="widen culprits when the plan fails")] = True,
     validate: Annotated[bool, typer.Option("--validate/--no-validate", help="run and compare the result")] = True,
+    observe_until_stable: Annotated[
+        bool, typer.Option("--observe-until-stable", help="stop observing ranges when 8 batches have not widened them")
+    ] = False,
     metrics: Annotated[str, typer.Option(help="core, or all: the full set for every layer")] = "core",
     dynamic: Annotated[list[str] | None, typer.Option(help="ARGUMENT:AXIS to leave open, for PyTorch programs")] = None,
     seed: Annotated[int, typer.Option(help="seed of random operators")] = 0,
@@ -68,7 +71,8 @@ def convert(
         "to": to, "io_types": io_types, "overflow": overflow, "optimise": optimise, "keep_fp32": keep_fp32 or [],
         "policy": _text(policy), "tolerance": tolerance, "max_rel_l2": max_rel_l2, "min_sqnr_db": min_sqnr_db,
         "target": target, "provider": provider, "emulate": emulate, "search": search, "repair": repair,
-        "validate": validate, "metrics": metrics, "dynamic": dynamic or [], "seed": seed,
+        "validate": validate, "metrics": metrics,
+        "observe_until_stable": observe_until_stable, "dynamic": dynamic or [], "seed": seed,
     }  # fmt: skip
     request = {
         "verb": "convert", "model": _absolute(model), "samples": [_absolute(p) for p in samples or []],

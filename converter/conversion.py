@@ -26,7 +26,7 @@ from converter.policy.decide import decide
 from converter.proof import Proof, Prover
 from converter.ranges.batches import Batches
 from converter.ranges.constants import measure_constant, survey_constants
-from converter.ranges.observe import observe
+from converter.ranges.observe import PATIENCE, observe
 from converter.report import build
 from converter.rewrite.apply import Rewritten, rewrite
 from converter.rewrite.check import check_types, interface, narrowed
@@ -100,8 +100,7 @@ class Stages:
     def result(self, output: str | Path | None) -> Conversion:
         run, request = self.run, self.request
         if self.batches is not None:
-            with run.stage("observe", len(self.batches)) as done:
-                self.ranges = observe(self.interpreter, self.batches, done)
+            self.ranges = self._observe(self.batches)
         with run.stage("decide"):
             target = target_kernels(request.target)
             has_kernel = target.runs if target else None
@@ -142,6 +141,21 @@ class Stages:
         )  # fmt: skip
         report = assemble(run, parts)
         return Conversion(None if saved else rewritten.model, report, saved.files if saved else ())
+
+    def _observe(self, batches: Batches) -> dict[int, ValueRange]:
+        seen = 0
+        with self.run.stage("observe", len(batches)) as done:
+
+            def count(batch: int) -> None:
+                nonlocal seen
+                seen = batch
+                done(batch)
+
+            ranges = observe(self.interpreter, batches, count, self.request.observe_until_stable)
+        if seen < len(batches):
+            text = f"ranges are those of the first {seen} of {len(batches)} batches: the last {PATIENCE} widened none"
+            self.run.findings.append(Finding("observed-part", self.loaded.facts.name, text))
+        return ranges
 
     def _limits(self, expected: Mapping[int, float]) -> Mapping[str, OutputTolerance]:
         """The limits of each output; the rounding model speaks of the first plan, whatever repair makes of it."""
@@ -235,6 +249,7 @@ class Stages:
 
     def _verify(self, written: ModelIndex, compared: Comparison) -> None:
         """Run the rewritten graph on the first batches: it must give the bits the plan promised."""
+        self.interpreter.constants.forget()
         interpreter = self.run.interpreter(written)
         spec: FormatSpec = declared_formats(written)
         for feeds, promised in zip(self.feeds(), compared.kept_outputs, strict=False):

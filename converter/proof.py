@@ -27,7 +27,9 @@ Stage = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 @dataclass(frozen=True, slots=True)
 class ClampPrice:
-    """What widening costs instead of a clamp: bytes of activations and casts more, and the error that is left."""
+    """What widening costs instead of a clamp: bytes of activations and casts more (fewer: below zero), and the error
+    that is left.
+    """
 
     widened_bytes: int
     widened_rel_l2: float | None

@@ -50,6 +50,7 @@ _PLAIN = (
     "metrics",
     "seed",
     "headroom",
+    "observe_until_stable",
 )
 
 

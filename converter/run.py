@@ -14,7 +14,7 @@ from converter.operators import OperatorCatalog
 from converter.policy.lookup import NARROW_SUMS
 from converter.ranges.batches import Source
 from converter.runtime.interpreter import Interpreter
-from converter.runtime.session import Threads, contributed_schemas
+from converter.runtime.session import KernelCache, Threads, contributed_schemas
 from converter.types import (
     ConversionRequest,
     Finding,
@@ -39,11 +39,16 @@ class Run:
     checked_batches: int = 1
     timings: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    _kernels: KernelCache | None = None
 
     def interpreter(self, index: ModelIndex) -> Interpreter:
         """An interpreter for a model under this run's settings."""
         request = self.request
-        return Interpreter(index, self.threads, request.profile, request.seed, self.breadcrumb, NARROW_SUMS)
+        if self._kernels is None:
+            self._kernels = KernelCache(self.threads)
+        return Interpreter(
+            index, self.threads, request.profile, request.seed, self.breadcrumb, NARROW_SUMS, kernels=self._kernels
+        )
 
     @contextmanager
     def stage(self, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:

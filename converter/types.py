@@ -177,6 +177,8 @@ class ConversionRequest:
     dynamic: tuple[str, ...] = ()
     seed: int = 0
     headroom: float = 2.0
+    observe_until_stable: bool = False
+    """Stop observing once ranges have stopped growing (``ranges.observe``); the comparison still runs every batch."""
 
 
 # --------------------------------------------------------------------------------------------- ranges

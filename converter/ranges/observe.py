@@ -39,19 +39,45 @@ class RangeTap:
         return {value_id: sums.result() for value_id, sums in self._sums.take().items()}
 
 
-def observe(
-    interpreter: Interpreter, batches: Iterable[Batch], progress: Callable[[int], None] = lambda _: None
-) -> dict[int, ValueRange]:
-    """Run all batches in FP32 and return the range of every float value that was made; constants are left out.
+PATIENCE = 8
+"""Batches in a row that must not widen any range before observation stops early."""
 
-    One batch's live values are in memory at a time.  ``progress`` is told how many batches are done.
+GROWTH = 1.01
+"""Factor by which a largest magnitude must grow to count: a hundredth is far below any headroom.  The smallest
+magnitude does not count: that of continuous numbers goes on shrinking for ever."""
+
+
+def observe(
+    interpreter: Interpreter,
+    batches: Iterable[Batch],
+    progress: Callable[[int], None] = lambda _: None,
+    until_stable: bool = False,
+) -> dict[int, ValueRange]:
+    """Run batches in FP32 and return the range of every float value that was made; constants are left out.
+
+    One batch's live values are in memory at a time.  ``progress`` is told how many batches are done.  With
+    ``until_stable`` no more is run once PATIENCE batches in a row have widened no range.
     """
     spec = declared_formats(interpreter.index)
     found: dict[int, ValueRange] = {}
+    quiet = 0
     for number, batch in enumerate(batches):
         tap = RangeTap(interpreter.index, interpreter.background)
         interpreter.run(batch.feeds, [spec], [tap])
+        widened = False
         for value_id, seen in tap.ranges().items():
-            found[value_id] = merge(found[value_id], seen) if value_id in found else seen
+            before = found.get(value_id)
+            widened = widened or before is None or _widens(before, seen)
+            found[value_id] = seen if before is None else merge(before, seen)
         progress(number + 1)
+        quiet = 0 if widened else quiet + 1
+        if until_stable and quiet >= PATIENCE:
+            break
     return found
+
+
+def _widens(before: ValueRange, seen: ValueRange) -> bool:
+    """Whether a batch says something new: a larger magnitude, or a kind of non-finite not met before."""
+    kinds = ("nan_count", "posinf_count", "neginf_count")
+    new = any(getattr(seen, kind) and not getattr(before, kind) for kind in kinds)
+    return new or seen.absmax > before.absmax * GROWTH

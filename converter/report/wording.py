@@ -90,9 +90,11 @@ def percent(share: float | None) -> str:
 
 
 def size(count_of_bytes: int | None) -> str:
-    """Bytes in decimal units with three significant digits."""
+    """Bytes in decimal units with three significant digits; a difference may be negative."""
     if count_of_bytes is None:
         return ABSENT
+    if count_of_bytes < 0:
+        return f"-{size(-count_of_bytes)}"
     amount = float(count_of_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 999.5:

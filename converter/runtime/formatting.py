@@ -8,11 +8,13 @@ graph are the same arithmetic because both come down to this record.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from converter.formats import NARROW_FORMATS, FloatFormat, format_of
@@ -97,29 +99,47 @@ class ConstantStore:
     """Constants as arrays: mapped from the file, with rounded copies kept under a byte budget.
 
     Rounded copies are shared by all batches and streams; what does not fit the budget is rounded again when it
-    is read.
+    is read.  Pages of large mapped constants are given back after the node that read them (``give_back``), so that
+    a model of any size is in memory one node at a time.
     """
 
-    def __init__(self, index: ModelIndex, rounding: Rounding, budget: int = 2**30) -> None:
+    def __init__(self, index: ModelIndex, rounding: Rounding, budget: int = 2**28) -> None:
         self._index = index
         self._rounding = rounding
         self._budget = budget
         self._rounded: dict[tuple[int, str, float | None], Array] = {}
-        self._small: dict[int, Array] = {}
+        self._kept: dict[int, Array] = {}
+        self._mapped: list[ir.ExternalTensor] = []
 
     def wide(self, value_id: int) -> Array:
         """The constant's values; narrow ones as float32."""
-        found = self._small.get(value_id)
-        if found is None:
-            tensor = self._index.constants[value_id]
-            found = tensor.numpy()
-            if format_of(self._index.types[value_id]) is not None and found.dtype != np.float32:
-                found = found.astype(np.float32)
-            if not found.flags.c_contiguous:
-                found = np.ascontiguousarray(found).reshape(found.shape)
-            if found.nbytes <= _SMALL_BYTES:
-                self._small[value_id] = found
+        found = self._kept.get(value_id)
+        if found is not None:
+            return found
+        tensor = self._index.constants[value_id]
+        found = tensor.numpy()
+        if format_of(self._index.types[value_id]) is not None and found.dtype != np.float32:
+            found = found.astype(np.float32)
+        if not found.flags.c_contiguous:
+            found = np.ascontiguousarray(found).reshape(found.shape)
+        if found.nbytes <= _SMALL_BYTES:
+            self._kept[value_id] = found
+        elif isinstance(source := getattr(tensor, "source", tensor), ir.ExternalTensor):  # or a narrow copy of one
+            self._mapped.append(source)
+        elif found.nbytes <= self._budget:  # protobuf copies its bytes out on each access
+            self._budget -= found.nbytes
+            self._kept[value_id] = found
         return found
+
+    def give_back(self) -> None:
+        """Let go of the pages of constants that were mapped since the last call; they are read again when needed."""
+        while self._mapped:
+            _release_pages(self._mapped.pop())
+
+    def forget(self) -> None:
+        """Drop all copies that were kept."""
+        self._kept.clear()
+        self._rounded.clear()
 
     def rounded(self, value_id: int, fmt: FloatFormat, bounds: Mapping[int, float]) -> Array:
         """The constant rounded to ``fmt``, limited first where the plan says so."""
@@ -138,6 +158,16 @@ class ConstantStore:
 
 
 _SMALL_BYTES = 2**20
+
+
+def _release_pages(tensor: ir.ExternalTensor) -> None:
+    """Tell the system that a mapped tensor's pages need not stay in this process's memory."""
+    mapped = tensor.raw
+    if mapped is None or not hasattr(mapped, "madvise"):
+        return
+    offset = int(tensor.offset or 0)
+    start = offset - offset % mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_DONTNEED, start, offset + int(tensor.nbytes) - start)
 
 
 def limited(array: Array, bound: float) -> Array:

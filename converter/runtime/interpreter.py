@@ -65,13 +65,17 @@ class Interpreter:
     """Operators whose policy row says that hardware may keep their running total narrow."""
     findings: list[Finding] = field(default_factory=list)
     strict: bool = True
+    kernels: KernelCache | None = None
+    """Sessions shared with other interpreters of the same threads; its own when None."""
 
     def __post_init__(self) -> None:
         self.program: Program = compile_model(self.index)
         self.rounding = Rounding(self.profile, self.threads)
         self.background = Background(self.threads.count)
         self.constants = ConstantStore(self.index, self.rounding)
-        self.runner = StepRunner(self.index, KernelCache(self.threads), self.seed)
+        self.runner = StepRunner(
+            self.index, KernelCache(self.threads) if self.kernels is None else self.kernels, self.seed
+        )
         self._taps: Sequence[Tap] = ()
         self._diverged: set[int] = set()
         self._calls: dict[int, int] = {}
@@ -128,6 +132,7 @@ class Interpreter:
             if step.frees:
                 for stream in streams:
                     stream.free(step.frees)
+            self.constants.give_back()
 
     def leave(self, stream: Stream, scope_id: int, position: int) -> Any:
         """A scope's output as it is handed to the owner."""

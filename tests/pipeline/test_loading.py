@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import onnx_ir as ir
 import pytest
 
 from converter import conversion, convert
 from converter.errors import InternalError, OptionError
 from converter.runtime.loading import loading_problem
+from converter.runtime.session import Threads
 from converter.types import PolicyOverride
 from tests.models.build import model
 from tests.models.run import floats
@@ -38,7 +41,7 @@ def test_left_to_the_policy_the_same_model_loads_and_passes() -> None:
     done = convert(model(NORM, 17), FEEDS)
     assert done.report.verdict.status == "pass"
     assert done.model is not None
-    assert loading_problem(done.model) is None
+    assert loading_problem(done.model, Threads()) is None
 
 
 class TestCoarser:
@@ -54,7 +57,7 @@ class TestCoarser:
         }
 
     def disliking(self, monkeypatch: pytest.MonkeyPatch, *op_types: str) -> None:
-        def problem(made: ir.Model) -> str | None:
+        def problem(made: ir.Model, _: Threads) -> str | None:
             return "no such kernel" if self.narrow_ops(made) & set(op_types) else None
 
         monkeypatch.setattr(conversion, "loading_problem", problem)
@@ -73,7 +76,7 @@ class TestCoarser:
         assert self.narrow_ops(done.model) == {"MatMul"}
         (finding,) = (f for f in done.report.findings if f.kind == "coarser")
         assert finding.message == (
-            "operators of the classes exact, follow stay FP32: ONNX Runtime's optimiser cannot load the finer mix "
+            "operators of the classes exact, follow stay FP32: ONNX Runtime's optimiser cannot load the first mix "
             "(no such kernel)"
         )
         (act,) = (d for d in done.report.decisions if d.node == "act")
@@ -83,13 +86,25 @@ class TestCoarser:
         )
 
     def test_a_given_model_that_does_not_load_either_is_no_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(conversion, "loading_problem", lambda made: "no such kernel")
+        monkeypatch.setattr(conversion, "loading_problem", lambda *_: "no such kernel")
         done = convert(model(MLP, 17), self.feeds)
         assert done.report.verdict.status == "pass"
         assert not [f for f in done.report.findings if f.kind == "coarser"]
 
-    def test_a_mix_that_never_loads_is_our_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_last_mix_narrows_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.disliking(monkeypatch, "MatMul")
+        done = convert(model(MLP, 17), self.feeds)
+        assert done.model is not None
+        assert self.narrow_ops(done.model) == set()
+        assert [f.kind for f in done.report.findings if f.kind in ("coarser", "nothing-to-do")] == [
+            "coarser",
+            "nothing-to-do",
+        ]
+
+    def test_a_mix_that_never_loads_is_our_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The rewritten model is tried first, then the given one, for every mix."""
+        answers = cycle(("no such kernel", None))
+        monkeypatch.setattr(conversion, "loading_problem", lambda *_: next(answers))
         with pytest.raises(InternalError) as caught:
             convert(model(MLP, 17), self.feeds)
         assert str(caught.value) == (
@@ -99,15 +114,15 @@ class TestCoarser:
 
 class TestLoadingProblem:
     def test_a_model_that_loads_has_none(self) -> None:
-        assert loading_problem(ir.from_proto(model(MLP, 17))) is None
+        assert loading_problem(ir.from_proto(model(MLP, 17)), Threads()) is None
 
     def test_what_the_optimiser_says(self) -> None:
         made = ir.from_proto(model(NORM.replace("n = Mul(q, gain)", "c = Neg(q)  n = Bogus(c, gain)"), 17))
-        said = loading_problem(made)
+        said = loading_problem(made, Threads())
         assert said is not None
         assert "Bogus" in said
 
     def test_large_models_are_not_tried(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("converter.runtime.loading.MAX_BYTES", 8)
         made = ir.from_proto(model(NORM.replace("n = Mul(q, gain)", "n = Bogus(q, gain)"), 17))
-        assert loading_problem(made) is None
+        assert loading_problem(made, Threads()) is None

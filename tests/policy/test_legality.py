@@ -76,7 +76,7 @@ class TestRefused:
     def test_an_operator_without_a_float_to_narrow(self) -> None:
         found = ports("g (int64[2] x) => (int64[2] y) { y = Add(x, x) }")
         assert isinstance(found, Refusal)
-        assert found.reason == "Add has no FP32 port that may become FP16"
+        assert found.reason == "Add has no FP32 port that should become FP16"
 
     def test_an_operator_nobody_knows(self) -> None:
         found = ports("g (float[2] x) => (float[2] y) { y = mine.Op(x) }", domains={"mine": 1})

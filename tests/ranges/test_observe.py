@@ -7,7 +7,7 @@ import pytest
 
 from converter.errors import BatchError
 from converter.ranges.batches import Batches
-from converter.ranges.observe import observe
+from converter.ranges.observe import PATIENCE, observe
 from converter.runtime.interpreter import Interpreter
 from tests.models.build import indexed, value
 from tests.models.run import floats, ranges_of
@@ -67,3 +67,30 @@ def test_a_bad_later_batch_stops_it() -> None:
 def test_narrow_values_are_seen_as_they_are_stored() -> None:
     index = indexed("g (float[1] x) => (float16[1] y) { y = Cast<to = 10>(x) }")
     assert ranges_of(index, [{"x": floats([1.0001])}])[value(index, "y")].maximum == 1.0
+
+
+class TestUntilStable:
+    """``until_stable`` stops once PATIENCE batches in a row have widened no range."""
+
+    @staticmethod
+    def seen(values: list[float], until_stable: bool = True) -> tuple[int, float]:
+        index = indexed("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+        done: list[int] = []
+        batches = Batches([{"x": floats([v])} for v in values], index)
+        ranges = observe(Interpreter(index), batches, done.append, until_stable)
+        return done[-1], ranges[value(index, "y")].absmax
+
+    def test_stops_after_quiet_batches(self) -> None:
+        assert self.seen([1.0] * 30) == (1 + PATIENCE, 1.0)
+
+    def test_growth_starts_the_count_again(self) -> None:
+        assert self.seen([1.0] * 5 + [2.0] + [1.0] * 30) == (6 + PATIENCE, 2.0)
+
+    def test_a_hundredth_is_no_growth(self) -> None:
+        assert self.seen([1.0] * 5 + [1.009] + [1.0] * 30)[0] == 1 + PATIENCE
+
+    def test_a_new_infinity_starts_the_count_again(self) -> None:
+        assert self.seen([1.0] * 5 + [float("inf")] + [1.0] * 30)[0] == 6 + PATIENCE
+
+    def test_without_the_option_every_batch_is_run(self) -> None:
+        assert self.seen([1.0] * 12, until_stable=False)[0] == 12

@@ -90,7 +90,7 @@ def test_percent(share, shown):
 @pytest.mark.parametrize(
     ("amount", "shown"),
     [(None, "–"), (0, "0 B"), (999, "999 B"), (1_000, "1 kB"), (438_021_733, "438 MB"), (5_360_000_000, "5.36 GB"),
-     (10**15, "1e+03 TB")],
+     (10**15, "1e+03 TB"), (-352, "-352 B"), (-5_000_000, "-5 MB")],
 )  # fmt: skip
 def test_size(amount, shown):
     assert wording.size(amount) == shown
