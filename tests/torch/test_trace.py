@@ -48,6 +48,14 @@ def test_results_keep_their_names_and_constants_get_none(traced: Traced) -> None
         assert np.array_equal(expected["output.x"], X)
 
 
+def test_a_callers_program_is_left_as_it_was(traced: Traced) -> None:
+    program = torch.export.export(Affine(), (torch.from_numpy(X),))
+    before = str(program)
+    traced(from_exported(program), {"x": X})
+    assert str(program) == before
+    assert list(program.module()(torch.from_numpy(X))) == ["y", "x", "same", "rows", "three", "none"]
+
+
 def test_the_batch_axis_is_open_by_default_even_for_one_row(traced: Traced) -> None:
     facts, folder = traced(Affine(), {"x": X[:1]})
     assert facts.dynamic == ("x:0",)

@@ -62,8 +62,8 @@ def to_onnx(
     Raises:
         ExportFailed: the exporter cannot translate it; its reason is quoted.
     """
-    _drop_constant_results(program)
-    made = _translate(program, opset)
+    with _tensors_only(program):
+        made = _translate(program, opset)
     model = made.model
     _name_values(model, list(model.graph.inputs), inputs)
     _separate_outputs(model.graph)
@@ -94,11 +94,11 @@ def _translate(program: ExportedProgram, opset: int) -> torch.onnx.ONNXProgram:
         if "Cannot view a tensor" not in str(error.__cause__ or error):
             raise failed(error, EXPORTER) from error
         first = error
-    _make_contiguous(program)
-    try:
-        return run()
-    except Exception as error:
-        raise failed(error, EXPORTER) from first
+    with _contiguous_attention(program):
+        try:
+            return run()
+        except Exception as error:
+            raise failed(error, EXPORTER) from first
 
 
 def _is_plain(spec: Any) -> bool:
@@ -106,8 +106,10 @@ def _is_plain(spec: Any) -> bool:
     return spec.is_leaf() or (spec.type in (tuple, list, dict) and all(map(_is_plain, spec.children())))
 
 
-def _make_contiguous(program: ExportedProgram) -> None:
+@contextlib.contextmanager
+def _contiguous_attention(program: ExportedProgram) -> Iterator[None]:
     """Copy what fused attention makes: written out, it has other strides than were promised to a later view."""
+    copies = []
     for node in list(program.graph.nodes):
         if node.op == "call_function" and node.target is torch.ops.aten.scaled_dot_product_attention.default:
             with program.graph.inserting_after(node):
@@ -116,29 +118,42 @@ def _make_contiguous(program: ExportedProgram) -> None:
                 )
             copy.meta = dict(node.meta)
             node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+            copies.append((node, copy))
     program.graph_module.recompile()
+    try:
+        yield
+    finally:
+        for node, copy in copies:
+            copy.replace_all_uses_with(node)
+            program.graph.erase_node(copy)
+        program.graph_module.recompile()
 
 
-def _drop_constant_results(program: ExportedProgram) -> None:
-    """Take results that are plain numbers or None out of the graph; the exporter stumbles over them.
+@contextlib.contextmanager
+def _tensors_only(program: ExportedProgram) -> Iterator[None]:
+    """Without the results that are plain numbers or None: the exporter stumbles over them.  The program is put back.
 
     A result of a library's own class becomes a tuple too, so that nobody needs the library to load the program.
     """
     specs = program.graph_signature.output_specs
     kept = [n for n, s in enumerate(specs) if not isinstance(s.arg, ConstantArgument)]
-    if len(kept) == len(specs) and _is_plain(program.call_spec.out_spec):
+    root = program.module_call_graph[0].signature
+    if (len(kept) == len(specs) and _is_plain(program.call_spec.out_spec)) or root is None:
+        yield
         return
     output = program.graph.output_node()
+    before = output.args, list(specs), root.outputs, root.out_spec
     values = output.args[0]
-    assert isinstance(values, tuple | list)
     output.args = (tuple(values[n] for n in kept),)
     specs[:] = [specs[n] for n in kept]
+    root.outputs = [s.arg for s in specs if s.kind is OutputKind.USER_OUTPUT]
+    root.out_spec = pytree.treespec_tuple([pytree.treespec_leaf() for _ in root.outputs])
     program.graph_module.recompile()
-    root = program.module_call_graph[0].signature
-    assert root is not None
-    users = [s.arg for s in specs if s.kind is OutputKind.USER_OUTPUT]
-    root.outputs = list(users)
-    root.out_spec = pytree.treespec_tuple([pytree.treespec_leaf() for _ in users])
+    try:
+        yield
+    finally:
+        output.args, specs[:], root.outputs, root.out_spec = before
+        program.graph_module.recompile()
 
 
 # ------------------------------------------------------------------------------------------------- names
