@@ -81,7 +81,7 @@ def create_app(settings: Settings, *, host: str = "127.0.0.1") -> FastAPI:
                   responses=_PROBLEM, docs_url="/docs", redoc_url=None)  # fmt: skip
     app.state.service = service
     errors.install(app)
-    app.add_middleware(Envelope, hosts=service.allowed_hosts, body_bytes=settings.max_json_bytes)
+    app.add_middleware(Envelope, hosts=service.allowed_hosts, settings=settings)
     for one in (blobs, uploads, models, inputs, jobs, events, artifacts, webhooks, keys, health):
         app.include_router(one.router)
     _describe(app)

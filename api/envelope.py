@@ -1,7 +1,8 @@
-"""What every answer carries: request id, safe headers; and who is answered at all."""
+"""What every answer carries: request id, safe headers; who is answered at all; how long and how slow a body may be."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -11,11 +12,12 @@ from typing import Any, Final
 
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import MEDIA_TYPE, problem_body
+from api.errors import MEDIA_TYPE, ApiError, problem_body
 from api.metrics import observe_request
+from api.wire import HEADER_BYTES
+from worker.settings import Settings
 
 _SANE_ID: Final = re.compile(r"^[A-Za-z0-9._-]{1,128}$")
 _TRACE: Final = re.compile(r"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
@@ -30,13 +32,13 @@ class Envelope:
 
     Without keys, the Host and Origin checks are what keeps a web page in the user's browser from using the
     service (DNS rebinding, cross-site requests).  Bodies are bounded here, but for those that are streamed to disk
-    and forms, which count for themselves.
+    and forms, which count for themselves; and no body may trickle in for ever.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str], body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], settings: Settings) -> None:
         self.app = app
         self.hosts = hosts
-        self.body_bytes = body_bytes
+        self.settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,7 +60,7 @@ class Envelope:
         if refusal := self._refusal(scope, headers):
             return await _refuse(scope, *refusal, outgoing)
         try:
-            return await self.app(scope, self._bounded(scope, headers, receive), outgoing)
+            return await self.app(scope, self._bounded(scope, headers, self._paced(receive)), outgoing)
         except Exception:
             LOG.exception("request %s failed", scope["narrowcast.request_id"])
             if answered:
@@ -68,6 +70,8 @@ class Envelope:
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[str, str] | None:
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
             return "MALFORMED", "a NUL character in the address"
+        if (size := sum(len(name) + len(value) + 4 for name, value in scope["headers"])) > HEADER_BYTES:
+            return "HEADERS_TOO_LARGE", f"the header has {size} bytes, {HEADER_BYTES} are the limit"
         if self.hosts and (culprit := self._foreign(headers)):
             return "FOREIGN_HOST", f"{culprit} is not answered here"
         return None
@@ -78,17 +82,44 @@ class Envelope:
             "multipart/form-data"
         ):
             return receive
-        size = 0
+        limit, size = self.settings.max_json_bytes, 0
 
         async def counted() -> Message:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size > self.body_bytes:
-                raise HTTPException(413, f"a body may have {self.body_bytes} bytes here")
+            if size > limit:
+                raise ApiError("TOO_LARGE", f"a body may have {limit} bytes here", limit=limit)
             return message
 
         return counted
+
+    def _paced(self, receive: Receive) -> Receive:
+        """The same body, ended by a 408 when it comes too slowly.  The time we take to store it does not count."""
+        wanted = round(self.settings.slow_after_s * self.settings.slow_bytes_per_s)
+        left, arrived, more = self.settings.slow_after_s, 0, True
+
+        async def timed() -> Message:
+            nonlocal left, arrived, more
+            if not more:
+                return await receive()
+            start = time.monotonic()
+            try:
+                async with asyncio.timeout(left):
+                    message = await receive()
+            except TimeoutError as error:
+                raise ApiError(
+                    "TOO_SLOW", f"{arrived} bytes of the body came within {self.settings.slow_after_s:g} s",
+                    headers={"Connection": "close"}, limit=wanted, actual=arrived,
+                ) from error  # fmt: skip
+            left -= time.monotonic() - start
+            arrived += len(message.get("body", b""))
+            more = message.get("more_body", False)
+            if arrived >= wanted:
+                left, arrived = self.settings.slow_after_s, 0
+            return message
+
+        return timed
 
     def _foreign(self, headers: Headers) -> str:
         """The Host or Origin that is none of ours; empty when all is well."""

@@ -23,8 +23,11 @@ _BY_STATUS: Final = {
 }  # fmt: skip
 
 
-class ApiError(Exception):
-    """Ends a request with the problem of ``code``; ``extra`` adds members such as ``limit`` and ``actual``."""
+class ApiError(HTTPException):
+    """Ends a request with the problem of ``code``; ``extra`` adds members such as ``limit`` and ``actual``.
+
+    An HTTPException because those are what FastAPI lets through while it reads a body.
+    """
 
     def __init__(
         self,
@@ -35,10 +38,8 @@ class ApiError(Exception):
         errors: Sequence[Mapping[str, str]] = (),
         **extra: Any,
     ) -> None:
-        super().__init__(detail)
+        super().__init__(problem(code).status, detail, dict(headers or {}))
         self.code = code
-        self.detail = detail
-        self.headers = dict(headers or {})
         self.errors = list(errors)
         self.extra = extra
 
@@ -66,7 +67,7 @@ def problem_body(code: str, detail: str, request: Request | None = None, **extra
 
 def _answer(request: Request, error: ApiError) -> JSONResponse:
     body = problem_body(error.code, error.detail, request, errors=error.errors, **error.extra)
-    headers = dict(error.headers)
+    headers = dict(error.headers or {})
     if error.code in RETRY_AFTER_S:
         headers.setdefault("Retry-After", str(RETRY_AFTER_S[error.code]))
     elif body["status"] == 503:

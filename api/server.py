@@ -9,6 +9,7 @@ import os
 import uvicorn
 
 from api.app import create_app
+from api.wire import Wire
 from worker.client import BrokerUnavailable, Doorbell
 from worker.settings import Settings, read_settings
 
@@ -40,7 +41,8 @@ def serve_http(settings: Settings, host: str, port: int) -> None:
         app,
         host=host,
         port=port,
-        http="httptools",
+        http=Wire,
+        ws="none",
         loop="uvloop",
         access_log=False,
         log_level="warning",

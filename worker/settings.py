@@ -52,7 +52,12 @@ class Settings(BaseSettings):
     max_json_bytes: int = Field(2 * MIB, ge=1024, description="largest JSON body")
     max_files: int = Field(1000, ge=1, description="files per model and batches per job")
     disk_reserve_bytes: int = Field(256 * MIB, ge=0, description="space that uploads must leave free")
-    sync_every_bytes: int = Field(16 * MIB, ge=1, description="bytes of an upload after which writing out starts")
+    sync_every_bytes: int = Field(64 * MIB, ge=1, description="bytes of an upload in the page cache before a sync")
+    direct_bytes: int = Field(64 * MIB, ge=0, description="an upload with so much to come leaves the page cache out")
+    slow_after_s: float = Field(
+        30, gt=0, description="how long a body may stay below the slowest rate before it is ended"
+    )
+    slow_bytes_per_s: int = Field(1024, ge=1, description="slowest rate of a body, on average over `SLOW_AFTER_S`")
 
     # runs
     device: Literal["cpu", "cuda", "npu"] = Field("cpu", description="device class and queue of this worker")

@@ -19,7 +19,7 @@ REQUEST_TIMEOUT_S: Final = 30.0
 TRIES: Final = 6
 FIRST_PAUSE_S: Final = 0.25
 LONGEST_PAUSE_S: Final = 20.0
-PASSING: Final = frozenset({423, 425, 429, 500, 502, 503, 504})
+PASSING: Final = frozenset({408, 423, 425, 429, 500, 502, 503, 504})
 """Statuses that may go away by themselves."""
 
 

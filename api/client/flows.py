@@ -91,7 +91,7 @@ def _send(path: Path, size: int, place: str, offset: int, on_bytes: OnBytes) -> 
             )
             if reply.status == 204 and int(reply.headers["upload-offset"]) == size:
                 return
-            if reply.status not in (400, 409, 423, 429, 500, 502, 503, 504):
+            if reply.status not in (400, 408, 409, 423, 429, 500, 502, 503, 504):
                 reply.ok()
         except ServiceUnreachable as error:
             trouble = error

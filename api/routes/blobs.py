@@ -54,7 +54,7 @@ async def put_blob(request: Request, digest: DigestInPath, service: ServiceDep, 
     try:
         with exclusive(path) as descriptor:
             limit = service.settings.max_upload_bytes if size is None else size
-            intake = Intake(descriptor, 0, limit, service.settings.sync_every_bytes, service.disk)
+            intake = Intake(service, descriptor, 0, limit, coming=size or 0)
             intake.hash = hashlib.sha256()
             try:
                 await intake.receive(request.stream())

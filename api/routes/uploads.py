@@ -201,7 +201,7 @@ def _stored(service: Service, row: Row[Any]) -> int:
 async def _receive(
     service: Service, request: Request, row: Row[Any], descriptor: int, offset: int, checksum: bytes | None
 ) -> int:
-    intake = Intake(descriptor, offset, row.size, service.settings.sync_every_bytes, service.disk)
+    intake = Intake(service, descriptor, offset, row.size, coming=row.size - offset)
     intake.hash = service.hashes.take(row.id, offset)
     intake.chunk_hash = hashlib.sha256() if checksum is not None else None
     try:

@@ -73,7 +73,7 @@ def test_f21_the_api_is_killed_during_an_upload(tmp_path: Path) -> None:
     content = random.randbytes(24 * 2**20)
     path = tmp_path / "weights.bin"
     path.write_bytes(content)
-    with Stack(tmp_path, {"sync_every_bytes": 2**20}, worker_count=0, with_broker=False) as stack:
+    with Stack(tmp_path, {"direct_bytes": 2**20}, worker_count=0, with_broker=False) as stack:
         kills = 0
         blob = ""
         stop = threading.Event()
