@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from tests.real.models import MODELS
 
 OUT = Path(".demo")
 NARROWCAST = [sys.executable, "-m", "api.cli"]
 READY = "narrowcast is ready at "
+LAYERS = 12
+NAME_WIDTH = 46
 
 
 def main() -> int:
@@ -67,10 +71,17 @@ def serving() -> Iterator[str]:
 def show_layers(url: str) -> None:
     """The worst layers of the newest job, as the API pages them."""
     newest = _get(f"{url}/v1/jobs?page_size=1")["items"][0]
-    query = f"/v1/jobs/{newest['id']}/layers?sort=-rel_l2_error&page_size=5"
+    query = f"/v1/jobs/{newest['id']}/layers?sort=-rel_l2_error&page_size={LAYERS}"
     print(f"\n$ curl '{url}{query}'")
+    table = Table(title=f"the {LAYERS} layers with the largest errors", title_justify="left", box=None)
+    for name in ("format", "rel. L2", "expected", "judged", "operator", "layer"):
+        table.add_column(name, no_wrap=True)
     for layer in _get(url + query)["items"]:
-        print(f"{layer['rel_l2_error']:.2e}  {layer['format']}  {layer['op_type']:<12} {layer['value']}")
+        errors = [f"{layer[name]:.1e}" if layer[name] else "" for name in ("rel_l2_error", "expected_rel_l2")]
+        name = str(layer["value"])
+        tail = name if len(name) <= NAME_WIDTH else "…" + name[1 - NAME_WIDTH :]
+        table.add_row(str(layer["format"]), *errors, str(layer["status"]), str(layer["op_type"]), tail)
+    Console(width=100).print(table)
 
 
 def _get(address: str) -> dict[str, list[dict[str, object]]]:
