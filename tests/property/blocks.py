@@ -23,6 +23,8 @@ _DATA_DEPENDENT = frozenset(
     ("NonZero", "Unique", "NonMaxSuppression", "Compress", "Range", "OneHot", "ConstantOfShape")
 )
 _STRUCTURED = frozenset(("If", "Loop", "Scan", "SequenceMap", "Constant"))
+_CRASHES = frozenset(("EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"))
+"""onnx's checker ends the process where their input's type is not known; tests/source/test_final_check.py has them."""
 _SHAPES = frozenset(("float32", "int64", "bool", "int32", "uint8", "int8"))
 
 
@@ -81,7 +83,7 @@ def _wide_cases() -> Any:
 
 
 def _block(name: str, model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Block | None:
-    if len(model.graph.node) != 1 or model.graph.node[0].op_type in _STRUCTURED | RANDOM:
+    if len(model.graph.node) != 1 or model.graph.node[0].op_type in _STRUCTURED | RANDOM | _CRASHES:
         return None
     arrays = [v for v in feeds.values() if isinstance(v, np.ndarray)]
     plain = len(arrays) == len(feeds) and all(a.dtype.name in _SHAPES for a in arrays)
