@@ -129,10 +129,11 @@ def _recommend(plans: Mapping[str, PrecisionPlan], ranges: Mapping[int, ValueRan
             "reason": f"{beyond} of {total} values pass FP16's maximum of {FP16.max_finite:g} and {kept['fp16']} nodes "
             f"would stay FP32 for their range; BF16 has FP32's range (and {BF16.mantissa_bits} mantissa bits)",
         }
+    wide = sum(d.format == "fp32" for d in plans["fp16"].decisions)
     return {
         "format": "mixed",
-        "reason": f"FP16 with {kept['fp16']} nodes kept FP32: {beyond} of {total} values pass its maximum of "
-        f"{FP16.max_finite:g}, the rest fits",
+        "reason": f"FP16 with {wide} nodes kept FP32, {kept['fp16']} of them for their range: {beyond} of {total} values "
+        f"pass its maximum of {FP16.max_finite:g}, the rest fits",
     }
 
 
