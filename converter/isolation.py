@@ -80,7 +80,7 @@ class Outcome:
         cause = f"signal {self.signal} ({signal.Signals(self.signal).name})" if self.signal else "no answer"
         where = f" while running node {self.node}" if self.node else ""
         last = self.log.strip().splitlines()
-        tail = f"; its last words: {last[-1][:300]}" if last else ""
+        tail = f"; its last words: {last[-1][:300].rstrip('. ')}" if last else ""
         raise RunCrashed(
             f"the engine's child process died with {cause}{where}{tail}. "
             "The model was not converted; keep that node out of the model or report the crash.",
