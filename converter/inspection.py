@@ -132,8 +132,8 @@ def _recommend(plans: Mapping[str, PrecisionPlan], ranges: Mapping[int, ValueRan
     wide = sum(d.format == "fp32" for d in plans["fp16"].decisions)
     return {
         "format": "mixed",
-        "reason": f"FP16 with {wide} nodes kept FP32, {kept['fp16']} of them for their range: {beyond} of {total} values "
-        f"pass its maximum of {FP16.max_finite:g}, the rest fits",
+        "reason": f"FP16 with {wide} nodes kept FP32, {kept['fp16']} of them for their range: {beyond} of {total} "
+        f"values pass its maximum of {FP16.max_finite:g}, the rest fits",
     }
 
 
