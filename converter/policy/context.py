@@ -12,6 +12,7 @@ from converter.formats import FP32, NARROW_FORMATS, FloatFormat
 from converter.graph import ModelIndex
 from converter.policy.legality import Ports, Refusal, has_own_type, narrow_ports, wide_ports
 from converter.policy.lookup import policy_for
+from converter.policy.rules.unused import unused_nodes, without_readers
 from converter.types import ConversionRequest, Magnitudes, OpClass, OpPolicy, ValueRange
 
 HasKernel = Callable[[str, str, int, Mapping[str, str]], bool]
@@ -58,12 +59,16 @@ class Context:
     ports: dict[int, Ports] = field(default_factory=dict)
     illegal: dict[int, Refusal] = field(default_factory=dict)
     sentinels: dict[int, frozenset[int]] = field(default_factory=dict)
+    unused: frozenset[int] = frozenset()
+    """Nodes that no output depends on; ``index`` leaves them out of the readers of values, ``whole`` does not."""
     _rows: list[OpPolicy | None] = field(default_factory=list)
     _constants: dict[int, ValueRange | None] = field(default_factory=dict)
     _magnitudes: dict[int, Magnitudes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        index = self.index
+        self.whole = self.index
+        self.unused = unused_nodes(self.whole)
+        self.index = index = without_readers(self.whole, self.unused)
         for node in index.nodes:
             self._rows.append(policy_for(node.domain, node.op_type, index.version(node.domain)))
         for node_id, row in enumerate(self._rows):

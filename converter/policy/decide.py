@@ -29,10 +29,12 @@ from converter.policy.rules.provenance import provenance
 from converter.policy.rules.residual import residual
 from converter.policy.rules.sentinels import limited_sentinels, saturable_inputs
 from converter.policy.rules.underflow import underflow
+from converter.policy.rules.unused import unused
 from converter.types import Decision, OpClass, PolicyOverride, PrecisionPlan
 
 RULES: tuple[Rule, ...] = (
     provenance,
+    unused,
     overflow,
     residual,
     constants,
@@ -61,7 +63,7 @@ def decide(context: Context, widened: Mapping[int, Refusal] | None = None) -> Pr
     narrow = frozenset(n for n in candidates if n not in refused)
     narrow, refused = _settle(context, narrow, refused, frozenset(overrides))
     ports = [_ports(context, n, narrow) for n in range(len(context.index.nodes))]
-    layout = lay_out(context.index, ports, context.fmt, context.request.io_types == "narrow")
+    layout = lay_out(context.whole, ports, context.fmt, context.request.io_types == "narrow")
     return PrecisionPlan(
         to=context.fmt.name,
         decisions=tuple(_decision(context, n, narrow, refused, overrides) for n in range(len(context.index.nodes))),

@@ -25,9 +25,10 @@ def error(reference: Any, got: Any) -> float:
     odd = ~np.isfinite(a) | ~np.isfinite(b)
     if not np.array_equal(a[odd], b[odd], equal_nan=True):
         return math.inf
-    norm = float(np.linalg.norm(a[~odd]))
-    difference = float(np.linalg.norm(a[~odd] - b[~odd]))
-    return difference / norm if norm else difference
+    top = float(np.abs(a[~odd]).max(initial=0.0)) or 1.0  # squares of large FP64 values overflow
+    norm = float(np.linalg.norm(a[~odd] / top))
+    difference = float(np.linalg.norm(a[~odd] / top - b[~odd] / top))
+    return difference / norm if norm else difference * top
 
 
 def _is_measured(array: np.ndarray[Any, Any]) -> bool:
