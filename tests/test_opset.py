@@ -36,6 +36,12 @@ class TestRaised:
         assert [d.format for d in report.decisions] == ["bf16"]
         assert report.verdict.status == "pass"
 
+    def test_for_the_casts_around_a_contributed_operator(self) -> None:
+        text = "g (float[2,2] x) => (float[2,2] y) { y = com.microsoft.FusedMatMul(x, x) }"
+        done = convert(model(text, 11, domains={"com.microsoft": 1}), {"x": floats([[1, 2], [3, 4]])}, to="bf16")
+        assert told(done.report, "raised-opset")[0].startswith("opset 11 was raised to 13, the smallest at which 1 ")
+        assert [d.format for d in done.report.decisions] == ["bf16"]
+
     def test_without_samples_when_every_text_stays_the_same(self) -> None:
         report = converted(CONV, 17, None, WEIGHTS, validate=False)
         assert told(report, "raised-opset")

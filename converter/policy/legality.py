@@ -69,6 +69,9 @@ def narrow_ports(index: ModelIndex, node_id: int, row: OpPolicy | None, fmt: Flo
         if barred:
             return Refusal(node_id, "legality", _barred_reason(index, node_id, schema, barred, fmt))
         return Refusal(node_id, "ports", f"{node.op_type} has no FP32 port that should become {fmt.label}")
+    if not has_cast(index, fmt):
+        reason = f"opset {index.opset} has no Cast to {fmt.label}; opset {first_opset_for(index, node_id, fmt)} has"
+        return Refusal(node_id, "legality", reason)
     inputs = tuple(
         _input_want(index, node_id, position, schema, chosen, row, fmt)
         for position in range(len(index.inputs[node_id]))
@@ -152,14 +155,18 @@ def _barred_reason(index: ModelIndex, node_id: int, schema: OperatorSchema, barr
 
 
 def first_opset_for(index: ModelIndex, node_id: int, fmt: FloatFormat) -> int | None:
-    """The first newer opset whose schema allows the format on every FP32 output (or input) of a node."""
+    """The first newer opset that has the format and allows it on every FP32 output (or input) of a node.
+
+    A contributed operator has its own versions; for it only the Casts around it may be missing.
+    """
     node = index.nodes[node_id]
-    if canonical_domain(node.domain) != "":
-        return None
+    contributed = index.schema(node_id) if canonical_domain(node.domain) != "" else None
     for version in range(index.opset + 1, onnx.defs.onnx_opset_version() + 1):
-        schema = index.catalog.find("", node.op_type, version)
-        if schema is None or schema.deprecated:
+        schema = contributed or index.catalog.find("", node.op_type, version)
+        if schema is None or schema.deprecated or (contributed is not None and has_cast(index, fmt)):
             return None
+        if not has_cast(index, fmt, version):
+            continue
         ports = [schema.output_port(k) for k, v in enumerate(index.outputs[node_id]) if index.is_wide(v)]
         ports = ports or [schema.input_port(k) for k, v in enumerate(index.inputs[node_id]) if index.is_wide(v)]
         if ports and all(p is not None and schema.allows(p.type_var, fmt.type_string) for p in ports):
@@ -167,9 +174,9 @@ def first_opset_for(index: ModelIndex, node_id: int, fmt: FloatFormat) -> int | 
     return None
 
 
-def has_cast(index: ModelIndex, fmt: FloatFormat) -> bool:
-    """Whether the model's opset can cast to a format and back."""
-    schema = index.catalog.find("", "Cast", index.opset)
+def has_cast(index: ModelIndex, fmt: FloatFormat, opset: int | None = None) -> bool:
+    """Whether the opset (the model's when none is given) can cast to a format and back."""
+    schema = index.catalog.find("", "Cast", opset or index.opset)
     return schema is not None and all(schema.allows(v, fmt.type_string) for v in ("T1", "T2"))
 
 

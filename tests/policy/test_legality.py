@@ -106,10 +106,12 @@ class TestOpsets:
     @pytest.mark.parametrize(
         ("node", "opset", "first"),
         [("y = Softplus(x)", 17, 22), ("y = MatMul(x, x)", 11, 13), ("y = Relu(x)", 9, 13), ("y = Shrink(x)", 17, None),
-         ("y = mine.Op(x)", 17, None)],
+         ("y = mine.Op(x)", 17, None), ("y = com.microsoft.FusedMatMul(x, x)", 11, 13),
+         ("y = com.microsoft.FusedMatMul(x, x)", 13, None)],
     )  # fmt: skip
     def test_first_opset_for_bf16(self, node: str, opset: int, first: int | None) -> None:
-        index = indexed(f"g (float[2, 2] x) => (float[2, 2] y) {{ {node} }}", opset, domains={"mine": 1})
+        domains = {"mine": 1, "com.microsoft": 1}
+        index = indexed(f"g (float[2, 2] x) => (float[2, 2] y) {{ {node} }}", opset, domains=domains)
         assert first_opset_for(index, 0, BF16) == first
 
     @pytest.mark.parametrize(("opset", "fp16", "bf16"), [(7, True, False), (12, True, False), (13, True, True)])
