@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from converter.source.torch_program.arguments import Bound, leaves_of, results_of
 from converter.source.torch_program.capture import Axes
 from converter.source.torch_program.export import BASE_OPSET, quiet
-from converter.source.torch_program.reasons import ExportFailed, reason
+from converter.source.torch_program.reasons import ExportFailed, advice_for, reason
 from converter.source.torch_program.record import record
 
 LEGACY = "torch.onnx.export(dynamo=False)"
@@ -68,9 +68,11 @@ def export_script(
         if problems:
             found.notes.append(("exporter", "; ".join(f"not used: {problem}" for problem in problems)))
         return found
+    way_out = "export the original module with torch.export.save(torch.export.export(model.eval(), args), 'model.pt2')"
+    quantised = advice_for("quantized op") if any("quantized" in problem for problem in problems) else ""
     raise ExportFailed(
-        f"TorchScript cannot be turned into ONNX in any of {len(problems)} ways. {'. '.join(problems)}. Export the "
-        "original module with torch.export.save(torch.export.export(model.eval(), args), 'model.pt2')"
+        f"TorchScript cannot be turned into ONNX in any of {len(problems)} ways. {'. '.join(problems)}. What helps: "
+        f"{quantised or way_out}"
     )
 
 

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from converter.errors import BatchError, OptionError
 from converter.program_facts import ProgramFacts, ProgramInput, ProgramOutput
 from converter.source.torch_program.arguments import Bound, Leaf, Sample, bind, leaves_of, parameters_of, results_of
-from converter.source.torch_program.arrays import described, differ, save_arrays
+from converter.source.torch_program.arrays import check_results, described, differ, save_arrays
 from converter.source.torch_program.capture import capture, check_deterministic
 from converter.source.torch_program.export import EXPORTER, opset_for, quiet, to_onnx
 from converter.source.torch_program.exported import Slot, bind_program, kept_outputs, slots_of
@@ -147,12 +147,15 @@ def _trace(run: _Trace) -> ProgramFacts:
     name, sample = next(iter(run.samples))
     bound = run.bound(name, sample)
     results = run.run(bound, name)
+    check_results(results)
     _note_state(run, bound, name, results)
     axes = _axes(run)
     made = _export(run, bound, axes, results)
     inputs = [leaf.name for leaf in run.leaves(bound) if isinstance(leaf.value, torch.Tensor)]
     outputs = [leaf for leaf, kept in zip(results, made.kept, strict=True) if kept]
+    fixed = _numbers(run, bound)
     for number, (name, sample) in enumerate(run.samples):
+        _check_numbers(fixed, _numbers(run, run.bound(name, sample)), name)
         _write_batch(run, number, name, sample, inputs, outputs, made.kept)
     return ProgramFacts(
         kind=run.program.kind,
@@ -355,6 +358,20 @@ def _write_batch(
     save_arrays(
         run.folder / EXPECTED / f"{number}.npz", {o.name: leaf.value for o, leaf in zip(outputs, made, strict=True)}
     )
+
+
+def _numbers(run: _Trace, bound: Bound) -> dict[str, Any]:
+    """The arguments that are numbers: the trace has them as constants."""
+    return {leaf.name: leaf.value for leaf in run.leaves(bound) if not isinstance(leaf.value, torch.Tensor)}
+
+
+def _check_numbers(fixed: Mapping[str, Any], given: Mapping[str, Any], batch: str) -> None:
+    for name in fixed.keys() & given.keys():
+        if fixed[name] != given[name]:
+            raise BatchError(
+                f"argument '{name}' of batch '{batch}' is {given[name]}, and {fixed[name]} in the first batch; a "
+                "number is fixed in the trace: give batches with one value, or make it a tensor in the program"
+            )
 
 
 def _inputs(run: _Trace, bound: Bound, axes: Mapping[str, Iterable[int]]) -> Iterator[ProgramInput]:
