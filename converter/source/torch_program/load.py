@@ -63,9 +63,15 @@ def _torchscript(path: Path) -> Program:
         module = torch.jit.load(str(path), map_location="cpu")
     except Exception as error:
         raise _unreadable(path, error) from error
-    _check_precision(module.parameters())
+    _check_script(module)
     mode = _to_eval(module)
     return Program(SourceKind.TORCHSCRIPT.value, module.original_name or "ScriptModule", mode, module=module)
+
+
+def _check_script(module: torch.jit.ScriptModule) -> None:
+    _check_precision(module.parameters())
+    if not hasattr(module, "forward"):
+        raise ModelError("the TorchScript module has no method 'forward', which is what is converted; give it one")
 
 
 def _to_eval(module: torch.nn.Module) -> str:
@@ -151,9 +157,10 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
 
 def from_module(module: torch.nn.Module) -> Program:
     """A module of the caller's, left as it is: the trace puts it into eval mode and back."""
-    _check_precision(module.parameters())
     if isinstance(module, torch.jit.ScriptModule):
+        _check_script(module)
         return Program(SourceKind.TORCHSCRIPT.value, module.original_name or "ScriptModule", "", module=module)
+    _check_precision(module.parameters())
     return Program(MODULE, type(module).__name__, "", module=module)
 
 
