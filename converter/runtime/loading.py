@@ -31,6 +31,10 @@ onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvi
 """
 
 
+_CRASHES: Final = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
+"""Not those that another process sends, for want of memory for instance."""
+
+
 def loading_problem(model: ir.Model, threads: Threads) -> str | None:
     """What ONNX Runtime says against a model; None when it loads, or is too large to be tried."""
     values = [v.const_value for v in model.graph.initializers.values() if v.const_value is not None]
@@ -61,7 +65,7 @@ def _is_transposed(value: ir.Value | None) -> bool:
 
 
 def _dies(data: bytes) -> int:
-    """The signal that ends a process of its own that loads the model; 0 for none."""
+    """The signal with which a process of its own crashes that loads the model; 0 for none."""
     with tempfile.TemporaryDirectory(prefix="narrowcast-") as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(data)
@@ -72,7 +76,7 @@ def _dies(data: bytes) -> int:
             )  # fmt: skip
         except OSError:  # no process to be had here: then it is loaded as any other
             return 0
-    return max(-done.returncode, 0)
+    return -done.returncode if -done.returncode in _CRASHES else 0
 
 
 def _inline(model: ir.Model) -> bytes:

@@ -136,6 +136,8 @@ class TestLoadingProblem:
         monkeypatch.setattr(loading, "_LOAD", "import os; os.kill(os.getpid(), 11)")
         assert loading_problem(made, Threads()) == "its optimiser ends the process with SIGSEGV"
         assert loading_problem(ir.from_proto(model(MLP, 17)), Threads()) is None
+        monkeypatch.setattr(loading, "_LOAD", "import os; os.kill(os.getpid(), 9)")
+        assert loading_problem(made, Threads()) is None
 
     def test_where_no_process_can_be_had(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(loading.sys, "executable", "/missing")
