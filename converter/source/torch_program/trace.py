@@ -28,6 +28,11 @@ from converter.source.torch_program.scripted import export_script
 
 MODEL, PROGRAM, BATCHES, EXPECTED = "model.onnx", "program.pt2", "batches", "expected"
 
+KEEPS_STATE = (
+    "state",
+    "the program keeps state between calls; the ONNX model starts every run from the state it was saved with",
+)
+
 
 class Samples(Protocol):
     """Sample batches that can be read again and again, one at a time."""
@@ -83,13 +88,15 @@ class _Trace:
             self.runnable = again.module or again.exported.module(check_guards=False)  # type: ignore[union-attr]
         given = bound.copied()
         try:
-            with torch.no_grad(), quiet(), steady(self.runnable):
+            with torch.no_grad(), quiet(), steady(self.runnable) as changed:
                 result = self.runnable(*given.args, **given.kwargs)
         except Exception as error:
             raise BatchError(
                 f"the program fails on batch '{batch}': {reason(error)}; it was called with "
                 f"{described(self.leaves(bound))}"
             ) from error
+        if changed and KEEPS_STATE not in self.notes:
+            self.notes.append(KEEPS_STATE)
         self._note_writes(bound, given)
         return results_of(result, [leaf.name for leaf in self.leaves(bound)])
 
@@ -104,14 +111,17 @@ class _Trace:
 
 
 @contextlib.contextmanager
-def steady(module: torch.nn.Module) -> Iterator[None]:
-    """Put back buffers that a call changes."""
+def steady(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Put back buffers that a call changes, and give them."""
     kept = [(b, b.detach().clone()) for b in module.buffers()]
+    changed: list[torch.Tensor] = []
     try:
-        yield
+        yield changed
     finally:
         with torch.no_grad():
             for buffer, value in kept:
+                if buffer.layout == torch.strided and not torch.equal(buffer, value) and not value.isnan().any():
+                    changed.append(buffer)
                 buffer.copy_(value)
 
 
@@ -182,8 +192,8 @@ def _note_state(run: _Trace, bound: Bound, name: str, results: list[Leaf]) -> No
             f"two equal calls of the program give different results on batch '{name}': it draws random numbers or "
             "keeps state in attributes; take both as arguments and give the new state back as results"
         )
-    text = "the program keeps state between calls; the ONNX model starts every run from the state it was saved with"
-    run.notes.append(("state", text))
+    if KEEPS_STATE not in run.notes:
+        run.notes.append(KEEPS_STATE)
 
 
 def _blame_operator(run: _Trace, bound: Bound) -> None:
