@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from converter.compare.outputs import OutputRecord, compare_outputs
 from converter.errors import ModelError, OptionError, RunCrashed
@@ -40,6 +41,13 @@ TRACE_TOLERANCE = 1e-4
 """Largest relative L2 error of the FP32 ONNX model against the program: sums in another order stay two digits below."""
 
 MODEL, BATCHES, EXPECTED = "model.onnx", "batches", "expected"
+
+
+_OWN_FORMATS = {
+    ir.DataType.FLOAT16: "FP16",
+    ir.DataType.BFLOAT16: "BF16",
+    ir.DataType.DOUBLE: "FP64",
+}
 
 
 class TraceMismatch(ModelError):
@@ -292,6 +300,7 @@ def check_trace(opened: Opened, index: ModelIndex, interpreter: Interpreter, bat
     for number, batch in enumerate(batches):
         got = interpreter.run(batch.feeds, [declared_formats(index)]).outputs[0]
         compare_outputs(records, opened.expected(number), got, number)
+    _note_formats(opened, index)
     outputs = tuple(_traced(output, records[output.name]) for output in opened.facts.outputs)
     if any(_is_off(output, records[output.name]) for output in outputs):
         said = "; ".join(_told(output, records[output.name]) for output in outputs)
@@ -301,6 +310,19 @@ def check_trace(opened: Opened, index: ModelIndex, interpreter: Interpreter, bat
             "export: simplify that part of the program, or save it another way (torch.export.save, torch.jit.save)"
         )
     return replace(opened.facts, outputs=outputs, trace_tolerance=TRACE_TOLERANCE)
+
+
+def _note_formats(opened: Opened, index: ModelIndex) -> None:
+    """Tell when the program has formats of its own: its reference then holds their rounding."""
+    assert opened.facts is not None
+    made = (value for node in index.nodes for value in node.outputs)
+    found = {_OWN_FORMATS[value.dtype] for value in made if value.dtype in _OWN_FORMATS}
+    text = (
+        f"the program itself computes in {' and '.join(sorted(found))} somewhere (autocast, .half(), .double()); these "
+        "parts are left as they are, and the reference has their rounding"
+    )
+    if found and ("formats", text) not in opened.facts.notes:
+        opened.facts = replace(opened.facts, notes=(*opened.facts.notes, ("formats", text)))
 
 
 def _traced(output: ProgramOutput, record: OutputRecord) -> ProgramOutput:

@@ -81,6 +81,12 @@ class Submission:
         """Raises OptionError for what can be known before anything is sent."""
         if not self._choices.samples and self._choices.options["validate"]:
             raise OptionError("give --samples BATCH.npz, or --no-validate")
+        output = self._choices.output
+        if output is not None and output.suffix == ".pt2":
+            raise OptionError(
+                f"--output {output.name} asks for a PyTorch program, and the service makes ONNX models; give a name in "
+                ".onnx, or use `narrowcast convert`"
+            )
         for path in (self._choices.output, self._choices.report, self._choices.html):
             if path is not None and len(self.entries) > 1 and path.exists() and not path.is_dir():
                 raise OptionError(f"{path} is a file; several models need a folder")

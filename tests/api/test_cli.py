@@ -58,6 +58,13 @@ def test_one_model_to_its_files(run: Any, tmp_path: Path) -> None:
     assert html.exists()
 
 
+def test_programs_are_not_handed_back_by_the_service(run: Any, tmp_path: Path) -> None:
+    done = run("submit", model(tmp_path, "m.onnx"), "--samples", str(tmp_path / "b.npz"),
+               "--output", str(tmp_path / "out.pt2"), status=2)  # fmt: skip
+    assert "--output out.pt2 asks for a PyTorch program, and the service makes ONNX models; give a name" in done.stderr
+    assert not (tmp_path / "out.pt2").exists()
+
+
 def test_a_pipeline_of_models(run: Any, tmp_path: Path) -> None:
     models = [
         model(tmp_path, "good.onnx"),

@@ -9,6 +9,7 @@ import pytest
 
 from converter import conversion, convert
 from converter.errors import InternalError, OptionError
+from converter.runtime import loading
 from converter.runtime.loading import loading_problem
 from converter.runtime.session import Threads
 from converter.types import PolicyOverride
@@ -126,3 +127,18 @@ class TestLoadingProblem:
         monkeypatch.setattr("converter.runtime.loading.MAX_BYTES", 8)
         made = ir.from_proto(model(NORM.replace("n = Mul(q, gain)", "n = Bogus(q, gain)"), 17))
         assert loading_problem(made, Threads()) is None
+
+    TURNED = "g (float[2, 4] x) => (float[2, 2] y) { t = Transpose<perm = [1, 0]>(x)  y = MatMul(x, t) }"
+
+    def test_a_load_that_ends_its_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = ir.from_proto(model(self.TURNED, 17))
+        assert loading_problem(made, Threads()) is None
+        monkeypatch.setattr(loading, "_LOAD", "import os; os.kill(os.getpid(), 11)")
+        assert loading_problem(made, Threads()) == "its optimiser ends the process with SIGSEGV"
+        assert loading_problem(ir.from_proto(model(MLP, 17)), Threads()) is None
+        monkeypatch.setattr(loading, "_LOAD", "import os; os.kill(os.getpid(), 9)")
+        assert loading_problem(made, Threads()) is None
+
+    def test_where_no_process_can_be_had(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(loading.sys, "executable", "/missing")
+        assert loading_problem(ir.from_proto(model(self.TURNED, 17)), Threads()) is None

@@ -46,6 +46,7 @@ def test_torchscript_speaks_in_its_last_line() -> None:
         ("a view of a leaf Variable is being used in an in-place operation", "write the result to a new tensor"),
         ("No ONNX function found for <OpOverload(op='aten.svd')>", "that operator has no ONNX form"),
         (".numpy() is not supported for tensor subclasses.", "keep the whole computation in tensors"),
+        ("aten.fake_quantize_per_tensor_affine_cachemask.default", "give the FP32 program that it was made from"),
         ("Exporting a ScriptModule is not supported", "save the module with torch.export.save"),
     ],
 )
@@ -54,4 +55,8 @@ def test_advice(said: str, advice: str) -> None:
 
 
 def test_unknown_reasons_come_without_advice() -> None:
-    assert str(failed(RuntimeError("odd"), "torch.export")) == "torch.export failed: odd"
+    assert str(failed(RuntimeError("odd thing"), "torch.export")) == "torch.export failed: odd thing"
+
+
+def test_a_bare_name_comes_with_the_kind_of_error() -> None:
+    assert reason(KeyError("linear")) == "KeyError: 'linear'"

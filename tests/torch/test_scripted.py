@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import onnx
@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import nn
 
+from converter.errors import ModelError
+from converter.source.torch_program.arguments import Leaf
 from converter.source.torch_program.load import Program, from_module
 from converter.source.torch_program.reasons import ExportFailed
 from converter.source.torch_program.record import record
-from converter.source.torch_program.scripted import CONVERTER, LEGACY, RECORDING
+from converter.source.torch_program.scripted import CONVERTER, LEGACY, RECORDING, _settle
 from tests.torch.models import floats, lstm
 
 Traced = Callable[..., tuple[Any, Path]]
@@ -168,3 +170,63 @@ def test_constants_may_decide_the_way() -> None:
     sign = torch.ones(1)
     graph = record(lambda: x * 2 if bool(sign > 0) else x, [x := torch.ones(2)])
     assert graph(torch.ones(2))[0].tolist() == [2.0, 2.0]
+
+
+# ------------------------------------------------------------------------------------------ odd results and arguments
+
+
+class Sized(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[int, torch.Tensor, int, torch.Tensor]:
+        return x.size(0), x * 2, 7, x + 1
+
+
+def test_results_that_are_no_tensors_shift_no_names(traced: Traced) -> None:
+    facts, folder = traced(scripted(Sized()), {"x": X})
+    assert facts.exporter == LEGACY
+    assert [output.name for output in facts.outputs] == ["output.1", "output.3"]
+    graph = onnx.load(folder / "model.onnx").graph
+    assert [v.name for v in graph.output] == ["output.1", "output.3"]
+    assert [n.op_type for n in graph.node if n.op_type not in ("Constant", "Identity")] == ["Mul", "Add"]
+
+
+def test_none_among_the_results(traced: Traced) -> None:
+    class Pair(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Optional[torch.Tensor]]:  # noqa: UP045
+            return x * 2, None
+
+    facts, folder = traced(scripted(Pair()), {"x": X})
+    assert [output.name for output in facts.outputs] == ["output.0"]
+    assert [v.name for v in onnx.load(folder / "model.onnx").graph.output] == ["output.0"]
+
+
+def test_arguments_without_effect_stay_inputs(traced: Traced) -> None:
+    class Second(nn.Module):
+        def forward(self, idle: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    given = torch.from_numpy(X)
+    module = torch.jit.trace(Second(), (given.long(), given))
+    facts, folder = traced(from_module(module), {"idle": X.astype(np.int64), "x": X})
+    assert facts.exporter == LEGACY
+    graph = onnx.load(folder / "model.onnx").graph
+    assert [(v.name, v.type.tensor_type.elem_type) for v in graph.input] == [("idle", 7), ("x", 1)]
+    assert [d.dim_param or d.dim_value for d in graph.input[0].type.tensor_type.shape.dim] == ["idle_0", 4]
+    onnx.checker.check_model(onnx.load(folder / "model.onnx"), full_check=True)
+
+
+def test_a_module_without_forward() -> None:
+    class Tool(nn.Module):
+        @torch.jit.export
+        def other(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    with pytest.raises(ModelError, match="the TorchScript module has no method 'forward', which is what is converted"):
+        from_module(torch.jit.script(Tool()))
+
+
+def test_a_graph_with_other_results_is_not_used(tmp_path: Path) -> None:
+    value = Leaf("y", "result", torch.zeros(2))
+    text = '<ir_version: 9, opset_import: ["": 20]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    with pytest.raises(ExportFailed, match="it wrote 1 outputs for 2 results"):
+        _settle(tmp_path / "m.onnx", [Leaf("x", "x", torch.zeros(2))], [value, value], {})

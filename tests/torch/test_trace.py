@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from converter.errors import BatchError, ModelError, OptionError
+from converter.source.torch_program import trace
 from converter.source.torch_program.load import from_exported, from_module
 from converter.source.torch_program.reasons import ExportFailed
 from tests.torch.models import Tagger, floats, lstm
@@ -165,8 +166,9 @@ def test_state_in_buffers_is_put_back(traced: Traced) -> None:
             return x + self.seen
 
     module = Counting()
-    traced(module, {"x": X})
+    facts, _ = traced(module, {"x": X})
     assert float(module.seen) == 0.0
+    assert facts.notes == (trace.KEEPS_STATE,)
 
 
 def test_state_in_attributes_is_refused(traced: Traced) -> None:

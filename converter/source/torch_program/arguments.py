@@ -21,6 +21,10 @@ from converter.errors import BatchError
 Sample = Mapping[str, Any]
 """Arrays, tensors or numbers by dotted key."""
 
+TENSOR_TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int8,
+                          torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32,
+                          torch.uint64))  # fmt: skip
+"""What arguments and results of a program may hold."""
 _POSITION = re.compile(r"(?:arr_|arg_?|input_?)?(\d+)")
 _SCALARS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool}
 
@@ -167,23 +171,33 @@ def _nested(given: Any, name: str, batch: str, parameter: Parameter | None = Non
     return [parts[k] for k in order] if parameter and parameter.takes_list else tuple(parts[k] for k in order)
 
 
-def as_value(given: Any, name: str, batch: str, scalar: str = "") -> Any:
-    """A tensor, or a Python number where the program takes one."""
+def as_value(given: Any, name: str, batch: str, scalar: str = "", doubles: bool = False) -> Any:
+    """A tensor, or a Python number where the program takes one; ``doubles`` lets arrays of ``float64`` pass."""
     if scalar and np.ndim(given) == 0:
         return _SCALARS[scalar](np.asarray(given).item())
     if isinstance(given, torch.Tensor):
-        return given.detach()
+        return _plain_tensor(given, name, batch)
     array = np.asarray(given)
     if array.dtype.kind not in "fiub":
         raise BatchError(
             f"argument '{name}' of batch '{batch}' has element type {array.dtype}; a program takes floats, integers "
             "and booleans"
         )
-    if array.dtype == np.float64:
+    if array.dtype == np.float64 and not doubles:
         raise BatchError(
             f"argument '{name}' of batch '{batch}' has element type float64; convert it with .astype('float32')"
         )
     return torch.from_numpy(np.array(array, order="C"))
+
+
+def _plain_tensor(given: torch.Tensor, name: str, batch: str) -> torch.Tensor:
+    if given.dtype not in TENSOR_TYPES or given.layout != torch.strided:
+        kind = str(given.dtype if given.layout == torch.strided else given.layout).removeprefix("torch.")
+        raise BatchError(
+            f"argument '{name}' of batch '{batch}' is a tensor of {kind}; a program takes dense floats, integers and "
+            "booleans"
+        )
+    return given.detach()
 
 
 def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[str] | None) -> list[Leaf]:
@@ -197,14 +211,18 @@ def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[
 
 
 def results_of(result: Any, taken: Iterable[str] = ()) -> list[Leaf]:
-    """Every leaf of a result; a name that an input has already gets ``output.`` in front."""
+    """Every leaf of a result; a name that an input has already gets ``output.`` in front, a second one its number."""
     inputs = set(taken)
-    found = []
+    found: list[Leaf] = []
+    used: set[str] = set()
     for path, value in pytree.tree_flatten_with_path(result)[0]:
         keys = [_key(entry) for entry in path]
         name = ".".join(map(str, keys))
         if not keys or isinstance(keys[0], int) or name in inputs or not name.strip("."):
             name = ".".join(["output", *map(str, keys)])
+        if name in used:  # keys may have dots of their own
+            name = next(n for k in range(2, len(found) + 3) if (n := f"{name}_{k}") not in used)
+        used.add(name)
         found.append(Leaf(name, "result" + "".join(f"[{key!r}]" for key in keys), value))
     return found
 

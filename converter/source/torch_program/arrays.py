@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from converter.source.npz import write_npz
-from converter.source.torch_program.arguments import Leaf
+from converter.source.torch_program.arguments import TENSOR_TYPES, Leaf
+from converter.source.torch_program.reasons import ExportFailed
 
 STATE_CHANGE = 1e-5
 """Relative L2 difference of two equal calls from which a program counts as one that keeps state."""
@@ -27,6 +28,27 @@ def differ(first: Sequence[Leaf], second: Sequence[Leaf]) -> bool:
             if float(gap.norm()) > STATE_CHANGE * float(x.nan_to_num(0, 0, 0).norm() or 1.0):
                 return True
     return False
+
+
+def check_results(results: Sequence[Leaf]) -> None:
+    """Refuse results that an ONNX graph has no outputs for.
+
+    Raises:
+        ExportFailed: there is no tensor among them, or one of a type that ONNX lacks.
+    """
+    tensors = [leaf for leaf in results if isinstance(leaf.value, torch.Tensor)]
+    if not tensors:
+        raise ExportFailed(
+            "the program returns no tensor, so there is nothing to convert and nothing to compare; return what it "
+            "computes (a dataclass is no tensor: return a tuple or a dict)"
+        )
+    for leaf in tensors:
+        if leaf.value.layout != torch.strided or leaf.value.dtype not in TENSOR_TYPES:
+            kind = str(leaf.value.dtype if leaf.value.layout == torch.strided else leaf.value.layout)
+            raise ExportFailed(
+                f"the program's {leaf.path} is a tensor of {kind.removeprefix('torch.')}, which no ONNX output can be; "
+                "return dense floats or integers (of complex numbers: torch.view_as_real)"
+            )
 
 
 def save_arrays(path: Path, values: Mapping[str, Any]) -> None:

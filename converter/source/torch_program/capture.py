@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,12 +48,12 @@ def _export(module: torch.nn.Module, bound: Bound, names: Sequence[str] | None, 
     # Backed sizes must not be specialised because the sample happens to have one row.
     with quiet(), torch.fx.experimental._config.patch(backed_size_oblivious=True):
         return torch.export.export(
-            module, bound.args, bound.kwargs, dynamic_shapes=_shapes(bound, names, axes), strict=False
+            module, bound.args, bound.kwargs, dynamic_shapes=_shapes(module, bound, names, axes), strict=False
         )
 
 
-def _shapes(bound: Bound, names: Sequence[str] | None, axes: Axes) -> Any:
-    """The open axes in the shape torch.export wants them: like the arguments, by name where they have names."""
+def _shapes(module: torch.nn.Module, bound: Bound, names: Sequence[str] | None, axes: Axes) -> Any:
+    """The open axes in the shape torch.export wants them: like the arguments, by the parameters of ``forward``."""
     if not axes:
         return None
     wanted = iter(
@@ -60,7 +61,7 @@ def _shapes(bound: Bound, names: Sequence[str] | None, axes: Axes) -> Any:
         for leaf in leaves_of(bound.args, bound.kwargs, names)
     )
     args, kwargs = pytree.tree_map(lambda _: next(wanted), (bound.args, bound.kwargs))
-    return args if names is None else dict(zip(names, args, strict=False)) | kwargs
+    return inspect.signature(module.forward).bind(*args, **kwargs).arguments
 
 
 def check_deterministic(program: ExportedProgram) -> None:

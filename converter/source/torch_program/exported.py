@@ -119,7 +119,7 @@ def _by_slot(slots: Sequence[Slot], sample: Sample, batch: str) -> dict[str, Any
 def _value(slot: Slot, given: Mapping[str, Any], batch: str) -> Any:
     if slot.dtype is None:
         return _constant(slot, given, batch)
-    value = as_value(given[slot.name], slot.name, batch)
+    value = as_value(given[slot.name], slot.name, batch, doubles=slot.dtype is torch.float64)
     if value.dtype != slot.dtype:
         got = str(value.dtype).removeprefix("torch.")
         raise BatchError(

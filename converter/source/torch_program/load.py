@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,15 @@ def _torchscript(path: Path) -> Program:
         module = torch.jit.load(str(path), map_location="cpu")
     except Exception as error:
         raise _unreadable(path, error) from error
+    _check_script(module)
     mode = _to_eval(module)
     return Program(SourceKind.TORCHSCRIPT.value, module.original_name or "ScriptModule", mode, module=module)
+
+
+def _check_script(module: torch.jit.ScriptModule) -> None:
+    _check_precision(module.parameters())
+    if not hasattr(module, "forward"):
+        raise ModelError("the TorchScript module has no method 'forward', which is what is converted; give it one")
 
 
 def _to_eval(module: torch.nn.Module) -> str:
@@ -104,6 +111,7 @@ def _import_result_classes(path: Path) -> None:
 
 def from_exported(program: ExportedProgram) -> Program:
     """An ExportedProgram as it is: its graph was fixed when it was exported."""
+    _check_precision(program.parameters())
     devices = {t.device.type for t in (*program.state_dict.values(), *program.constants.values())
                if isinstance(t, torch.Tensor)}  # fmt: skip
     if devices - {"cpu"}:
@@ -150,12 +158,18 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
 def from_module(module: torch.nn.Module) -> Program:
     """A module of the caller's, left as it is: the trace puts it into eval mode and back."""
     if isinstance(module, torch.jit.ScriptModule):
+        _check_script(module)
         return Program(SourceKind.TORCHSCRIPT.value, module.original_name or "ScriptModule", "", module=module)
-    narrow = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.dtype.is_floating_point} - {
-        "float32", "float64"}  # fmt: skip
-    if narrow:
-        raise ModelError(
-            f"the module holds parameters of type {', '.join(sorted(narrow))}; the reference is FP32: call .float() "
-            "on it"
-        )
+    _check_precision(module.parameters())
     return Program(MODULE, type(module).__name__, "", module=module)
+
+
+def _check_precision(parameters: Iterable[torch.Tensor]) -> None:
+    """Weights are FP32; some of a program's may be FP64 beside them, but not all."""
+    kinds = {str(p.dtype).removeprefix("torch.") for p in parameters if p.dtype.is_floating_point}
+    other = kinds - {"float32", "float64"} or (kinds if kinds == {"float64"} else set())
+    if other:
+        raise ModelError(
+            f"the program holds parameters of type {', '.join(sorted(other))}; the reference is FP32: call .float() on "
+            "the module before it is given or saved"
+        )

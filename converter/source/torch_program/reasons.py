@@ -24,6 +24,8 @@ _NOISE = ("For more information, run with TORCH_LOGS", "For extended logs", "If 
           "For more debugging help", "The error above occurred", "Use tlparse", "consider using data-dependent",
           "Caused by: (", "(Refer to the full stack", "To fix the error, insert")  # fmt: skip
 _ADVICE = (
+    (("quantized::", "quantized.", "quantized op", "fake_quantize", "quantize_per"),
+     "the program is quantised already: give the FP32 program that it was made from"),
     (("data-dependent", "datadependent", "dynamic control flow", "tracing tensor"),
      "its control flow depends on the values of a tensor: write it with torch.where or torch.cond, or save the module "
      "with torch.jit.script, which keeps branches"),
@@ -43,14 +45,21 @@ _ADVICE = (
 def failed(error: BaseException, what: str) -> ExportFailed:
     """The error to raise for a failed export; ``what`` says which step failed."""
     text = reason(error)
-    advice = next((say for words, say in _ADVICE if any(word in f"{text} {error}".lower() for word in words)), "")
+    advice = advice_for(f"{text} {error}")
     return ExportFailed(f"{what} failed: {text}" + (f"; {advice}" if advice else ""))
+
+
+def advice_for(text: str) -> str:
+    """What to change, where a reason is a known one; empty where it is not."""
+    return next((say for words, say in _ADVICE if any(word in text.lower() for word in words)), "")
 
 
 def reason(error: BaseException) -> str:
     """The innermost reason, without advice for people who debug PyTorch, and the line of the program it names."""
     innermost = list(chain(error))[-1]
-    text = _ANSI.sub("", str(innermost)) or type(innermost).__name__
+    text = _ANSI.sub("", str(innermost)).strip()
+    if " " not in text:  # a bare name: of a key, of an operator
+        text = f"{type(innermost).__name__}: {text}" if text else type(innermost).__name__
     said = " ".join(line.strip() for line in _telling(text))
     where = _place("\n".join(_ANSI.sub("", str(e)) for e in chain(error)))
     said = said if len(said) <= QUOTED else f"{said[:QUOTED]}…"

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import torch
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from converter.source.torch_program.arguments import Bound, leaves_of, results_of
+from converter.source.torch_program.arguments import Bound, Leaf, leaves_of, results_of
+from converter.source.torch_program.arrays import as_array
 from converter.source.torch_program.capture import Axes
 from converter.source.torch_program.export import BASE_OPSET, quiet
-from converter.source.torch_program.reasons import ExportFailed, reason
+from converter.source.torch_program.reasons import ExportFailed, advice_for, reason
 from converter.source.torch_program.record import record
 
 LEGACY = "torch.onnx.export(dynamo=False)"
@@ -68,9 +71,11 @@ def export_script(
         if problems:
             found.notes.append(("exporter", "; ".join(f"not used: {problem}" for problem in problems)))
         return found
+    way_out = "export the original module with torch.export.save(torch.export.export(model.eval(), args), 'model.pt2')"
+    quantised = advice_for("quantized op") if any("quantized" in problem for problem in problems) else ""
     raise ExportFailed(
-        f"TorchScript cannot be turned into ONNX in any of {len(problems)} ways. {'. '.join(problems)}. Export the "
-        "original module with torch.export.save(torch.export.export(model.eval(), args), 'model.pt2')"
+        f"TorchScript cannot be turned into ONNX in any of {len(problems)} ways. {'. '.join(problems)}. What helps: "
+        f"{quantised or way_out}"
     )
 
 
@@ -84,10 +89,35 @@ def _legacy(module: torch.jit.ScriptModule, bound: Bound, names: Sequence[str], 
     inputs = [leaf.name for leaf in leaves]
     torch.onnx.export(
         module, bound.copied().args, path, dynamo=False, opset_version=BASE_OPSET, input_names=inputs,
-        output_names=[leaf.name for leaf in results if isinstance(leaf.value, torch.Tensor)],
+        output_names=[leaf.name for leaf in results],
         dynamic_axes={n: {a: f"{n}_{a}" for a in sizes} for n, sizes in kept.items()},
     )  # fmt: skip
+    _settle(path, leaves, results, kept)
     return Scripted(LEGACY, axes=kept, notes=note)
+
+
+def _settle(path: Path, leaves: Sequence[Leaf], results: Sequence[Leaf], axes: Axes) -> None:
+    """Give a written graph every argument of the program, used or not, and its tensors only as results."""
+    model = ir.load(path)
+    graph = model.graph
+    if len(graph.outputs) != len(results):
+        raise ExportFailed(f"it wrote {len(graph.outputs)} outputs for {len(results)} results")
+    held = {value.name: value for value in graph.inputs}
+    outputs = [v for v, leaf in zip(graph.outputs, results, strict=True) if isinstance(leaf.value, torch.Tensor)]
+    if list(held) == [leaf.name for leaf in leaves] and len(outputs) == len(results):
+        return
+    graph.inputs[:] = [held.get(leaf.name) or _input(leaf, axes) for leaf in leaves]
+    graph.outputs[:] = outputs
+    RemoveUnusedNodesPass()(model)
+    ir.save(model, path)
+
+
+def _input(leaf: Leaf, axes: Axes) -> ir.Value:
+    """The input of a graph for an argument that it does not use."""
+    free = axes.get(leaf.name, {})
+    shape = [f"{leaf.name}_{a}" if a in free else size for a, size in enumerate(leaf.value.shape)]
+    kind = ir.DataType.from_numpy(as_array(leaf.value).dtype)
+    return ir.Value(name=leaf.name, shape=ir.Shape(shape), type=ir.TensorType(kind))
 
 
 def _open_axes(

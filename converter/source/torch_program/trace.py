@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from converter.errors import BatchError, OptionError
 from converter.program_facts import ProgramFacts, ProgramInput, ProgramOutput
 from converter.source.torch_program.arguments import Bound, Leaf, Sample, bind, leaves_of, parameters_of, results_of
-from converter.source.torch_program.arrays import described, differ, save_arrays
+from converter.source.torch_program.arrays import check_results, described, differ, save_arrays
 from converter.source.torch_program.capture import capture, check_deterministic
 from converter.source.torch_program.export import EXPORTER, opset_for, quiet, to_onnx
 from converter.source.torch_program.exported import Slot, bind_program, kept_outputs, slots_of
@@ -27,6 +27,11 @@ from converter.source.torch_program.reasons import ExportFailed, reason
 from converter.source.torch_program.scripted import export_script
 
 MODEL, PROGRAM, BATCHES, EXPECTED = "model.onnx", "program.pt2", "batches", "expected"
+
+KEEPS_STATE = (
+    "state",
+    "the program keeps state between calls; the ONNX model starts every run from the state it was saved with",
+)
 
 
 class Samples(Protocol):
@@ -83,13 +88,15 @@ class _Trace:
             self.runnable = again.module or again.exported.module(check_guards=False)  # type: ignore[union-attr]
         given = bound.copied()
         try:
-            with torch.no_grad(), quiet(), steady(self.runnable):
+            with torch.no_grad(), quiet(), steady(self.runnable) as changed:
                 result = self.runnable(*given.args, **given.kwargs)
         except Exception as error:
             raise BatchError(
                 f"the program fails on batch '{batch}': {reason(error)}; it was called with "
                 f"{described(self.leaves(bound))}"
             ) from error
+        if changed and KEEPS_STATE not in self.notes:
+            self.notes.append(KEEPS_STATE)
         self._note_writes(bound, given)
         return results_of(result, [leaf.name for leaf in self.leaves(bound)])
 
@@ -104,14 +111,17 @@ class _Trace:
 
 
 @contextlib.contextmanager
-def steady(module: torch.nn.Module) -> Iterator[None]:
-    """Put back buffers that a call changes."""
+def steady(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Put back buffers that a call changes, and give them."""
     kept = [(b, b.detach().clone()) for b in module.buffers()]
+    changed: list[torch.Tensor] = []
     try:
-        yield
+        yield changed
     finally:
         with torch.no_grad():
             for buffer, value in kept:
+                if buffer.layout == torch.strided and not torch.equal(buffer, value) and not value.isnan().any():
+                    changed.append(buffer)
                 buffer.copy_(value)
 
 
@@ -147,12 +157,15 @@ def _trace(run: _Trace) -> ProgramFacts:
     name, sample = next(iter(run.samples))
     bound = run.bound(name, sample)
     results = run.run(bound, name)
+    check_results(results)
     _note_state(run, bound, name, results)
     axes = _axes(run)
     made = _export(run, bound, axes, results)
     inputs = [leaf.name for leaf in run.leaves(bound) if isinstance(leaf.value, torch.Tensor)]
     outputs = [leaf for leaf, kept in zip(results, made.kept, strict=True) if kept]
+    fixed = _numbers(run, bound)
     for number, (name, sample) in enumerate(run.samples):
+        _check_numbers(fixed, _numbers(run, run.bound(name, sample)), name)
         _write_batch(run, number, name, sample, inputs, outputs, made.kept)
     return ProgramFacts(
         kind=run.program.kind,
@@ -179,8 +192,8 @@ def _note_state(run: _Trace, bound: Bound, name: str, results: list[Leaf]) -> No
             f"two equal calls of the program give different results on batch '{name}': it draws random numbers or "
             "keeps state in attributes; take both as arguments and give the new state back as results"
         )
-    text = "the program keeps state between calls; the ONNX model starts every run from the state it was saved with"
-    run.notes.append(("state", text))
+    if KEEPS_STATE not in run.notes:
+        run.notes.append(KEEPS_STATE)
 
 
 def _blame_operator(run: _Trace, bound: Bound) -> None:
@@ -355,6 +368,20 @@ def _write_batch(
     save_arrays(
         run.folder / EXPECTED / f"{number}.npz", {o.name: leaf.value for o, leaf in zip(outputs, made, strict=True)}
     )
+
+
+def _numbers(run: _Trace, bound: Bound) -> dict[str, Any]:
+    """The arguments that are numbers: the trace has them as constants."""
+    return {leaf.name: leaf.value for leaf in run.leaves(bound) if not isinstance(leaf.value, torch.Tensor)}
+
+
+def _check_numbers(fixed: Mapping[str, Any], given: Mapping[str, Any], batch: str) -> None:
+    for name in fixed.keys() & given.keys():
+        if fixed[name] != given[name]:
+            raise BatchError(
+                f"argument '{name}' of batch '{batch}' is {given[name]}, and {fixed[name]} in the first batch; a "
+                "number is fixed in the trace: give batches with one value, or make it a tensor in the program"
+            )
 
 
 def _inputs(run: _Trace, bound: Bound, axes: Mapping[str, Iterable[int]]) -> Iterator[ProgramInput]:
