@@ -237,3 +237,21 @@ class TestControlFlow:
         attribute = next(a for a in proto.graph.node[0].attribute if a.name == "num_scan_inputs")
         proto.graph.node[0].attribute.remove(attribute)
         assert "which do not fit its body" in refusal(proto)
+
+
+def test_a_map_is_refused_by_name() -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    proto.graph.output.append(
+        onnx.helper.make_value_info(
+            "z",
+            onnx.helper.make_sequence_type_proto(
+                onnx.helper.make_map_type_proto(
+                    onnx.TensorProto.INT64, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+                )
+            ),
+        )
+    )
+    assert refusal(proto) == (
+        "'z' is a map, which narrowcast cannot carry; export the model without ZipMap (scikit-learn: "
+        "options={'zipmap': False}), so that it gives a plain tensor"
+    )
