@@ -15,8 +15,8 @@ MAX_ROUNDS = 3
 TARGETS = (0.5, 0.35, 0.01)
 """Squared share of the limit that all remaining roundings may use, by round; the last one takes no chances."""
 
-STEP_SHARES = (1 / 4, 1 / 16, 1 / 64)
-"""Shares of the squared error in front of steps that are left in turn, before nothing is: halves of the error."""
+STEP_SHARES = (1 / 4, 1 / 16, 1 / 64, 1 / 1024)
+"""Shares of the squared error in front of steps that are left in turn; then nothing is."""
 
 TRUSTED_RATIO = 5.0
 """Beyond this many times the limit the error saturates and says nothing about the model's scale."""
