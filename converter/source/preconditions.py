@@ -110,7 +110,8 @@ _BODIES = {
 
 def _check_control_flow(node: onnx.NodeProto, opset: int) -> None:
     """Check what running a node with bodies relies on: its bodies, and how many values go in and out of them."""
-    attributes = {a.name: a for a in node.attribute}
+    graph = onnx.AttributeProto.GRAPH
+    attributes = {a.name: a for a in node.attribute if a.type == graph or a.name not in _BODIES[node.op_type]}
     bodies = [attributes[name].g for name in _BODIES[node.op_type] if name in attributes]
     if len(bodies) < len(_BODIES[node.op_type]):
         raise ModelError(f"{_title(node)} lacks a body ({', '.join(_BODIES[node.op_type])}); the file is damaged")

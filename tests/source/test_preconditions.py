@@ -209,6 +209,14 @@ class TestControlFlow:
         proto.graph.node[0].attribute.remove(last)
         assert refusal(proto) == f"{where} lacks a body ({names}); the file is damaged"
 
+    def test_a_body_that_is_no_graph(self) -> None:
+        body = onnx.helper.make_attribute("body", onnx.helper.make_tensor("t", onnx.TensorProto.FLOAT, [], [1.0]))
+        node = onnx.helper.make_node("Loop", ["", "", "x"], ["y"])
+        node.attribute.append(body)
+        proto = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+        proto.graph.node[0].CopyFrom(node)
+        assert refusal(proto) == "a Loop node lacks a body (body); the file is damaged"
+
     def test_a_loop_without_a_condition(self) -> None:
         proto = model("""
             g (float[2] x, int64 n) => (float[N, 2] s) {
