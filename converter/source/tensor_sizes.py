@@ -10,6 +10,8 @@ from onnx import TensorProto
 
 from converter.errors import ModelError
 
+_KNOWN = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+
 _FRAME_BYTES = 64
 """Most bytes that tags and lengths take around the fields of a tensor, apart from its dimensions."""
 
@@ -39,6 +41,8 @@ def _check(tensor: TensorProto) -> None:
     title = f"tensor '{tensor.name}' of shape {list(tensor.dims)}"
     if any(d < 0 for d in tensor.dims):
         raise ModelError(f"{title} has a negative size; the file is damaged, export the model again")
+    if tensor.data_type not in _KNOWN:
+        raise ModelError(f"{title} has no known element type ({tensor.data_type}); export the model again")
     size = _element_bytes(tensor.data_type)
     if size is None:
         return

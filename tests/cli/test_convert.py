@@ -283,7 +283,7 @@ class TestPaths:
         [
             (
                 ("--output", "a", "--report", "./a"),
-                "--report and --output are both 'a'; give each file a name",
+                "are both 'a'; give each file a name of its own",
             ),
             (("--report", "model.onnx"), "--report 'model.onnx' would overwrite a file that is read"),
             (("--output", "batch.npz"), "--output 'batch.npz' would overwrite a file that is read"),

@@ -50,3 +50,11 @@ def test_a_negative_size_is_refused_in_a_constant_of_a_body() -> None:
     owner = helper.make_node("If", ["c"], [], then_branch=body, else_branch=body)
     with pytest.raises(ModelError, match="tensor 'k' of shape \\[-1\\] has a negative size"):
         check_tensors(helper.make_model(helper.make_graph([owner], "g", [], [])))
+
+
+@pytest.mark.parametrize("element", [0, 99])
+def test_an_unknown_element_type_is_refused(element: int) -> None:
+    tensor = numpy_helper.from_array(np.ones(2, np.float32), "w")
+    tensor.data_type = element
+    with pytest.raises(ModelError, match=f"tensor 'w' of shape \\[2\\] has no known element type \\({element}\\)"):
+        check_tensors(model_with(tensor))
