@@ -6,8 +6,9 @@ stdout carries results only; progress, warnings and libraries' banners go to std
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,6 +68,9 @@ def convert(
 ) -> None:
     """Convert a model to mixed FP16/BF16 and prove it on sample batches."""
     target_path = output or Path(f"{model.stem}.{to}.onnx")
+    _check_distinct(
+        {"output": target_path, "report": report, "html": html, "junit": junit, "csv": csv}, [model, *(samples or [])]
+    )
     options = {
         "to": to, "io_types": io_types, "overflow": overflow, "optimise": optimise, "keep_fp32": keep_fp32 or [],
         "policy": _text(policy), "tolerance": tolerance, "max_rel_l2": max_rel_l2, "min_sqnr_db": min_sqnr_db,
@@ -108,6 +112,8 @@ def validate_models(
     quiet: Quiet = False,
 ) -> None:
     """Compare any two models layer by layer; values are paired by name."""
+    views = {"report": report, "html": html, "junit": junit, "csv": csv}
+    _check_distinct(views, [reference, candidate, *(samples or [])])
     options = {"to": to, "tolerance": tolerance, "max_rel_l2": max_rel_l2, "min_sqnr_db": min_sqnr_db,
                "emulate": emulate, "seed": seed}  # fmt: skip
     request = {
@@ -117,7 +123,7 @@ def validate_models(
         "show": _wanted(as_json, quiet),
     }  # fmt: skip
     answer = _run(request, quiet or as_json)
-    _say(answer, as_json, quiet, {"report": report, "html": html, "junit": junit, "csv": csv})
+    _say(answer, as_json, quiet, views)
     raise typer.Exit(int(answer["exit_status"]))
 
 
@@ -171,6 +177,22 @@ def _run(request: Mapping[str, Any], silent: bool) -> Mapping[str, Any]:
     """Run a request in a child, with progress on stderr when a person watches."""
     with terminal.progress(silent) as show:
         return run_isolated(request, show)
+
+
+def _check_distinct(written: Mapping[str, Path | None], given: Sequence[Path]) -> None:
+    """Every file is written once, and none over a file that is read; only the model may be replaced by its result."""
+    taken: dict[Path, str] = {}
+    inputs = {p.resolve(): k for k, p in enumerate(given)}
+    for option, path in written.items():
+        if path is None or str(path) == os.devnull:
+            continue
+        place = path.resolve()
+        replaced = inputs.get(place)
+        if place in taken:
+            raise OptionError(f"--{option} and --{taken[place]} are both '{path}'; give each file a name of its own")
+        if replaced is not None and (option != "output" or replaced > 0):
+            raise OptionError(f"--{option} '{path}' would overwrite a file that is read; give it another name")
+        taken[place] = option
 
 
 def _wanted(as_json: bool, quiet: bool) -> str:

@@ -297,6 +297,12 @@ class Stages:
                 infinite = seen.posinf_count + seen.neginf_count
                 text = f"value '{name}' holds {seen.nan_count} NaN and {infinite} infinite elements in FP32 already"
                 yield Finding("reference-nonfinite", name, text)
+        for value in self.index.model.graph.outputs:
+            held = self.ranges.get(self.index.id_of(value))
+            if held is not None and held.count == held.nonfinite:
+                what = "is empty" if held.count == 0 else "holds no finite element"
+                text = f"output '{value.name}' {what} on every batch, so nothing is known about its error; add a batch"
+                yield Finding("nothing-measured", value.name or "", text)
 
 
 def same_bits(expected: Any, got: Any) -> bool:

@@ -394,7 +394,8 @@ class Finding:
     """Something a reader of the report has to know that is no error figure.
 
     ``kind``: ``reference-nonfinite``, ``diverged`` (streams took another branch, index or shape),
-    ``dropped`` (model content not carried over), ``inlined``, ``raised-opset``, ``stale``, ``nothing-to-do`` ...
+    ``dropped`` (model content not carried over), ``inlined``, ``raised-opset``, ``stale``, ``nothing-to-do``,
+    ``nothing-measured`` ...
     """
 
     kind: str

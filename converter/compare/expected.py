@@ -2,7 +2,8 @@
 
 Relative errors of independent roundings add in squares.  A product passes on the errors of all its operands, a
 sum at most the largest of them (cancellation is what the model does not expect, and what the report then calls
-abnormal); a narrow result adds one rounding.
+abnormal); a narrow result adds one rounding.  A quantiser turns small errors into a few whole levels, which its
+integers carry on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Mapping
 
 from converter.graph import ModelIndex, holds_floats
-from converter.numerics.expectation import expected_output_rounding
+from converter.numerics.expectation import expected_output_rounding, expected_quantised
 from converter.operators import canonical_domain
 from converter.runtime.formatting import FormatSpec
 from converter.types import ErrorFigures
@@ -22,6 +23,10 @@ _PRODUCTS = frozenset(
         "BatchNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization", "PRelu", "Pow",
     )
 )  # fmt: skip
+
+_QUANTISERS = frozenset(("QuantizeLinear", "DynamicQuantizeLinear"))
+_LEVEL_BITS = {"2": 2, "4": 4, "4e2m1": 4, "16": 16}
+"""Bits of a quantised type by the digits of its name; eight for all others."""
 
 
 def expected_errors(index: ModelIndex, spec: FormatSpec, exact: frozenset[int]) -> dict[int, float]:
@@ -81,6 +86,8 @@ class _Model:
         self.spec = spec
         self.exact = exact
         self.square: dict[int, float] = {}
+        self.quantised: set[int] = set()
+        """Integers that carry the error of what was quantised."""
 
     def own(self, value_id: int, rounds: bool) -> float:
         fmt = self.spec.stored[value_id]
@@ -96,12 +103,27 @@ class _Model:
         for value_id in index.outputs[node_id]:
             if value_id >= 0:
                 self.square[value_id] = arriving + self.own(value_id, node_id not in self.exact)
+                self._carry(node_id, value_id)
+
+    def _carry(self, node_id: int, value_id: int) -> None:
+        """Let an integer carry an error: a quantiser's result, and what is made from one."""
+        index = self.index
+        node = index.nodes[node_id]
+        if holds_floats(index.types[value_id]):
+            return
+        if canonical_domain(node.domain) == "" and node.op_type in _QUANTISERS:
+            quantised = expected_quantised(math.sqrt(self.square[value_id]), _level_bits(index.types[value_id]))
+            self.square[value_id] = quantised**2
+            self.quantised.add(value_id)
+        elif any(v in self.quantised for v in index.inputs[node_id]):
+            self.quantised.add(value_id)
 
     def arriving(self, node_id: int) -> float:
         """Mean square error at a node's inputs, its casts included."""
         index = self.index
-        floats = [(k, v) for k, v in enumerate(index.inputs[node_id]) if v >= 0 and holds_floats(index.types[v])]
-        incoming = [self._read(node_id, k, v) for k, v in floats]
+        reads = [(k, v) for k, v in enumerate(index.inputs[node_id]) if v >= 0]
+        carrying = [(k, v) for k, v in reads if holds_floats(index.types[v]) or v in self.quantised]
+        incoming = [self._read(node_id, k, v) for k, v in carrying]
         node = index.nodes[node_id]
         product = canonical_domain(node.domain) != "" or node.op_type in _PRODUCTS
         return sum(incoming) if product else max(incoming, default=0.0)
@@ -124,3 +146,10 @@ class _Model:
             if value_id >= 0:
                 square = max((self.square.get(h, 0.0) for h in handed), default=0.0)
                 self.square[value_id] = square + self.own(value_id, rounds=True)
+
+
+def _level_bits(type_string: str | None) -> int:
+    """Bits of a quantised element type such as ``tensor(uint8)``."""
+    name = (type_string or "").removeprefix("tensor(").removesuffix(")")
+    digits = name.removeprefix("u").removeprefix("int").removeprefix("float")
+    return _LEVEL_BITS.get(digits, 8)

@@ -42,6 +42,9 @@ LINEAR = WEIGHTED | frozenset(
 
 _NOISE_LENGTH = 2**16
 
+_FAR_FROM_END = 1e30
+"""Values of a root mean square below this stay finite under noise of any format."""
+
 
 class PerturbationTap:
     """Collects the errors of rounding values, and what readers make of roundings and of noise."""
@@ -108,7 +111,10 @@ class PerturbationTap:
         noise = np.resize(self._noise, array.shape)
         # A short sample's own norm is off by a few per cent, which over a thousand nodes would be everything.
         norm = float(np.sqrt(np.mean(np.square(noise, dtype=np.float64)))) if noise.size else 1.0
-        return array + np.float32(scale * self._fmt.unit_roundoff / (norm or 1.0)) * noise
+        with np.errstate(over="ignore"):
+            noisy = array + np.float32(scale * self._fmt.unit_roundoff / (norm or 1.0)) * noise
+        # Sentinels at FP32's end would become infinite and a fully masked row NaN: they stay as they are.
+        return noisy if scale < _FAR_FROM_END else np.where(np.isfinite(noisy), noisy, array)
 
     def _constant_error(self, run: Interpreter, value_id: int, array: Any) -> None:
         if value_id not in self._constants:

@@ -71,6 +71,24 @@ def accumulation_square(fmt: FloatFormat, depth: int, accumulate: str) -> float:
     return steps if accumulate == "narrow" else 1 + steps * (FP32.eps / fmt.eps) ** 2
 
 
+STEPS_PER_RMS: Final = 1 / 8
+"""Share of a quantiser's levels that one RMS of its input spans: calibration lays them over about ±4 RMS."""
+
+MEAN_ABSOLUTE: Final = math.sqrt(2 / math.pi)
+"""Mean absolute value of a normal error over its RMS."""
+
+
+def expected_quantised(error: float, bits: int) -> float:
+    """Return the expected error behind a quantiser of ``2**bits`` levels whose input has the relative error ``error``.
+
+    A level is ``step`` = ``1 / (2**bits · STEPS_PER_RMS)`` wide in units of the input's RMS.  An error far below it
+    mostly vanishes, but moves a share ``mean |error| / step`` of the values by one whole level, so the mean square
+    is ``step · mean |error|``.  Errors beyond a level pass as they are.
+    """
+    step = 1 / (2**bits * STEPS_PER_RMS)
+    return max(error, math.sqrt(step * MEAN_ABSOLUTE * error))
+
+
 def combined(*errors: float) -> float:
     """Return the relative error of independent errors together: the root of the sum of squares."""
     return math.hypot(*errors)

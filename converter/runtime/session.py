@@ -108,7 +108,8 @@ def _native_errors() -> Iterator[None]:
 
 
 def _kernel_error(error: Exception) -> KernelFailure:
-    missing = isinstance(error, binding.NotImplemented) or "is not a registered function/op" in str(error)
+    unknown = any(said in str(error) for said in ("is not a registered function/op", "No Op registered for"))
+    missing = unknown or isinstance(error, binding.NotImplemented)
     return KernelMissing(one_line(error)) if missing else KernelFailure(one_line(error))
 
 

@@ -15,6 +15,9 @@ MAX_ROUNDS = 3
 TARGETS = (0.5, 0.35, 0.01)
 """Squared share of the limit that all remaining roundings may use, by round; the last one takes no chances."""
 
+STEP_SHARES = (1 / 4, 1 / 16, 1 / 64, 1 / 1024)
+"""Shares of the squared error in front of steps that are left in turn; then nothing is."""
+
 TRUSTED_RATIO = 5.0
 """Beyond this many times the limit the error saturates and says nothing about the model's scale."""
 
@@ -38,7 +41,7 @@ def repair(planner: Planner, first: Evaluation) -> tuple[dict[int, Refusal], lis
         last = number == MAX_ROUNDS or not new
         attempts = [new]
         if cuts(prices)[0].remaining < EXPLAINED * current.ratio**2:
-            attempts.insert(0, before_steps(planner.context, current))
+            attempts[:0] = _in_front_of_steps(planner, current, prices)
         if last:
             attempts += last_resorts(planner.context, current)
         attempts = [attempt for attempt in attempts if attempt]
@@ -53,6 +56,20 @@ def repair(planner: Planner, first: Evaluation) -> tuple[dict[int, Refusal], lis
         if evaluation.passes or last:
             break
     return {n: reasons[n] for n in sorted(best.wide)}, rounds, best
+
+
+def _in_front_of_steps(planner: Planner, current: Evaluation, prices: list[Price]) -> list[dict[int, Refusal]]:
+    """What lies in front of steps, the dearest roundings first: a score that is right enough picks the right index."""
+    every = before_steps(planner.context, current)
+    options = cuts(prices)
+    attempts: list[dict[int, Refusal]] = []
+    for share in STEP_SHARES:
+        left = share * options[0].remaining
+        dear = next((cut.nodes for cut in options if cut.remaining <= left), frozenset())
+        some = {n: reason for n, reason in every.items() if n in dear}
+        if len(some) < len(every) and some not in attempts:
+            attempts.append(some)
+    return [*attempts, every]
 
 
 def _until_one_passes(

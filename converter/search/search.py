@@ -9,8 +9,10 @@ with a pair but are not needed themselves are given back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from converter.policy.legality import Refusal
+from converter.search.last_resort import before_steps, last_resorts
 from converter.search.planner import Evaluation, Planner
 from converter.search.prices import Cut, Price, cuts
 from converter.search.reasons import measured_reasons
@@ -39,11 +41,15 @@ def search(
     prices = planner.prices(first.plan)
     hunt = _Hunt(planner, prices, first, progress)
     best = hunt.shortest_passing()
-    if best is not None:
+    resorts: dict[int, Refusal] = {}
+    if best is None:
+        best, resorts = hunt.beyond_prices()
+    else:
         best = hunt.thinned(best)
     chosen = best if best is not None else min(hunt.tried, key=lambda e: (e.ratio, len(e.wide)))
     ordered = [*(e for e in hunt.tried if e is not chosen), chosen]
-    return measured_reasons(planner.context.index, "search", prices, chosen.wide), ordered
+    reasons = resorts | measured_reasons(planner.context.index, "search", prices, chosen.wide)
+    return {n: reasons[n] for n in sorted(chosen.wide)}, ordered
 
 
 class _Hunt:
@@ -90,11 +96,24 @@ class _Hunt:
             best = last if last.passes else None
         return best
 
+    def beyond_prices(self) -> tuple[Evaluation | None, dict[int, Refusal]]:
+        """What prices do not explain: all that lies in front of steps, and then all that is broken."""
+        context, reasons = self.planner.context, dict[int, Refusal]()
+        for attempt in (before_steps(context, self.tried[0]), *last_resorts(context, self.tried[0])):
+            if not attempt:
+                continue
+            evaluation = self.planner.evaluate(attempt)
+            reasons = {n: replace(r, rule="search") for n, r in attempt.items()} | reasons
+            self.tried.append(evaluation)
+            if evaluation.passes:
+                return evaluation, reasons
+        return None, reasons
+
     def _guess(self, low: int, high: int, target: float) -> int:
         """Where the calibrated rest should keep the limit, strictly between what fails and what passes."""
         wanted = next((k for k, c in enumerate(self.options) if c.remaining * self.scale <= target), high)
         if wanted <= low:
-            return low + max(1, (high - low) // 4)
+            wanted = low + max(1, (high - low) // 4)
         return min(wanted, high)
 
     def _hopeless(self, guess: int) -> bool:

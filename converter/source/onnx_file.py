@@ -24,7 +24,9 @@ from converter.errors import InputError, ModelError
 from converter.graph import ModelIndex, index_model
 from converter.operators import OperatorCatalog, canonical_domain
 from converter.source.external_data import check_external_data
+from converter.source.node_forms import check_nodes
 from converter.source.preconditions import check_graph, check_opsets
+from converter.source.tensor_sizes import check_tensors
 from converter.source.type_propagation import propagate_types
 from converter.types import Finding, ModelFacts
 
@@ -57,6 +59,8 @@ def load(source: str | Path | onnx.ModelProto, catalog: OperatorCatalog) -> Load
     proto = _inline_functions(proto, catalog, findings)
     training = list(proto.training_info)
     check_graph(proto)
+    check_nodes(proto)
+    check_tensors(proto)
     try:
         model = ir.from_proto(proto)
     except Exception as error:

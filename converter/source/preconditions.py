@@ -53,8 +53,21 @@ def check_graph(proto: onnx.ModelProto) -> None:
     """
     if not proto.graph.output:
         raise ModelError("the model has no outputs, so there is nothing to convert or compare; mark its outputs")
+    for value in (*proto.graph.input, *proto.graph.output):
+        if _holds_map(value.type):
+            raise ModelError(
+                f"'{value.name}' is a map, which narrowcast cannot carry; export the model without ZipMap "
+                "(scikit-learn: options={'zipmap': False}), so that it gives a plain tensor"
+            )
     opset = next((o.version for o in proto.opset_import if canonical_domain(o.domain) == ""), 0)
     _check_scope(proto.graph, frozenset(), frozenset(), opset)
+
+
+def _holds_map(kind: onnx.TypeProto) -> bool:
+    for wrapper in ("sequence_type", "optional_type"):
+        if kind.HasField(wrapper):
+            return _holds_map(getattr(kind, wrapper).elem_type)
+    return bool(kind.HasField("map_type"))
 
 
 def _check_scope(graph: onnx.GraphProto, outer: frozenset[str], taken: frozenset[str], opset: int) -> None:
@@ -97,7 +110,8 @@ _BODIES = {
 
 def _check_control_flow(node: onnx.NodeProto, opset: int) -> None:
     """Check what running a node with bodies relies on: its bodies, and how many values go in and out of them."""
-    attributes = {a.name: a for a in node.attribute}
+    graph = onnx.AttributeProto.GRAPH
+    attributes = {a.name: a for a in node.attribute if a.type == graph or a.name not in _BODIES[node.op_type]}
     bodies = [attributes[name].g for name in _BODIES[node.op_type] if name in attributes]
     if len(bodies) < len(_BODIES[node.op_type]):
         raise ModelError(f"{_title(node)} lacks a body ({', '.join(_BODIES[node.op_type])}); the file is damaged")

@@ -273,3 +273,31 @@ class TestOverrides:
         narrowcast(tmp_path, *CONVERT, "--policy", "p.json", "--report", "r.json", "--quiet")
         assert self.decisions(tmp_path)["first_product"] == "fp32"
         assert self.decisions(tmp_path)["last_product"] == "fp16"
+
+
+class TestPaths:
+    """Each file is written once, and none over a file that is read."""
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (
+                ("--output", "a", "--report", "./a"),
+                "are both 'a'; give each file a name of its own",
+            ),
+            (("--report", "model.onnx"), "--report 'model.onnx' would overwrite a file that is read"),
+            (("--output", "batch.npz"), "--output 'batch.npz' would overwrite a file that is read"),
+        ],
+    )
+    def test_a_clash_is_refused(self, folder: Path, options: tuple[str, ...], message: str) -> None:
+        before = (folder / "batch.npz").read_bytes()
+        ended = narrowcast(folder, *CONVERT, *options)
+        assert (ended.status, ended.out) == (2, "")
+        assert message in ended.err
+        assert names(folder) == ["batch.npz", "model.onnx"]
+        assert (folder / "batch.npz").read_bytes() == before
+
+    def test_the_model_may_be_replaced_and_devices_named_twice(self, folder: Path) -> None:
+        again = ("--output", "model.onnx", "--report", os.devnull, "--csv", os.devnull)
+        assert narrowcast(folder, *CONVERT, *again).status == 0
+        assert names(folder) == ["batch.npz", "model.onnx"]

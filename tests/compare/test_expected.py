@@ -20,9 +20,9 @@ from tests.models.run import context_of, plan_with
 U = expected_output_rounding(FP16)
 
 
-def expected(text: str, *narrow: str, name: str = "y") -> float:
+def expected(text: str, *narrow: str, name: str = "y", opset: int = 17) -> float:
     """Expected relative error of a value in units of one rounding."""
-    index = indexed(text)
+    index = indexed(text, opset)
     spec = planned_formats(index, plan_with(index, *narrow))
     return expected_errors(index, spec, exact_nodes(context_of(index)))[value(index, name)] / U
 
@@ -86,3 +86,29 @@ def test_an_amplification_shows_at_the_node_that_makes_it(rng: np.random.Generat
     assert ratio("a") < 3
     assert ratio("gap") > 50
     assert ratio("y") < 3
+
+
+class TestQuantisers:
+    @staticmethod
+    def behind(kind: str, *narrow: str) -> float:
+        return expected(
+            f"""g (float[4, 4] x) => (float[4, 4] y) <float s = {{0.03}}, {kind} z = {{0}}> {{
+                h = MatMul(x, x)  q = QuantizeLinear(h, s, z)  y = DequantizeLinear(q, s, z) }}""",
+            *narrow,
+            opset=21,
+        )
+
+    def test_small_errors_move_a_few_values_by_a_whole_level(self) -> None:
+        arriving = math.sqrt(3) * U
+        assert self.behind("int8", "h") * U == pytest.approx(math.sqrt(arriving * math.sqrt(2 / math.pi) / 32))
+
+    def test_nothing_narrow_no_error(self) -> None:
+        assert self.behind("int8") == 0
+
+    def test_many_levels_pass_errors_on(self) -> None:
+        assert self.behind("int16", "h") < self.behind("int8", "h") / 8
+
+    def test_integers_that_are_not_quantised_carry_nothing(self) -> None:
+        text = """g (float[2, 2] x) => (float[2] y) {
+            h = MatMul(x, x)  s = Shape(h)  y = Cast <to = 1> (s) }"""
+        assert expected(text, "h", name="y") == 0

@@ -146,6 +146,15 @@ class TestNonFinite:
         assert (row.figures.reference_nonfinite, row.figures.value_nonfinite) == (2, 2)
         assert row.figures.misplaced_nonfinite == 0
 
+    @pytest.mark.parametrize(
+        ("x", "what"), [(floats([np.nan] * 4), "holds no finite element"), (floats([]), "is empty")]
+    )
+    def test_an_output_of_which_nothing_was_measured_is_a_finding(self, x: Any, what: str) -> None:
+        report = convert(model(self.TEXT.replace("4", "n")), {"x": x}).report
+        assert [f.message for f in report.findings if f.kind == "nothing-measured"] == [
+            f"output 'y' {what} on every batch, so nothing is known about its error; add a batch"
+        ]
+
     def test_an_infinity_that_only_narrow_arithmetic_makes_fails(self) -> None:
         proto = model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
         source = model("g (float[2] x) => (float[2] y) { [grow] y = Mul(x, x) }")

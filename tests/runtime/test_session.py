@@ -38,7 +38,7 @@ class TestKernel:
         np.testing.assert_array_equal(kernel.run([np.ones(1, np.float32), None])[0], [6])
 
     def test_what_it_refuses_to_build(self) -> None:
-        with pytest.raises(KernelFailure, match=r"No Op registered for Nothing"):
+        with pytest.raises(KernelMissing, match=r"No Op registered for Nothing"):
             Kernel(signature("Nothing"), Threads())
 
     def test_what_it_has_no_implementation_for(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,34 @@ def test_at_most_three_rounds_and_the_best_plan_is_kept() -> None:
     assert len(report.repair) <= 3
     assert report.verdict.status == "pass"
     assert report.summary.narrow_nodes == 0 or report.outputs[0].figures.equal  # type: ignore[union-attr]
+
+
+def test_scores_become_right_enough_for_their_index_and_no_more() -> None:
+    """BF16 flips the largest of close scores; the dearest roundings are widened, here those of the residual stream."""
+    rng = np.random.default_rng(0)
+    lines, current = [], "x"
+    for k in range(6):
+        lines.append(f"[up{k}] u{k} = MatMul({current}, w{k})  [act{k}] t{k} = Tanh(u{k})")
+        lines.append(f"[small{k}] s{k} = Mul(t{k}, k)  [add{k}] r{k} = Add({current}, s{k})")
+        current = f"r{k}"
+    lines.append(f"[scores] y = MatMul({current}, head)  [pick] i = ArgMax <axis = 1, keepdims = 0> (y)")
+    text = "g (float[512, 16] x) => (float[512, 8] y, int64[512] i) <float k = {0.05}> {\n" + "\n".join(lines) + "\n}"
+    given = {f"w{k}": (rng.standard_normal((16, 16)) / 4).astype(np.float32) for k in range(6)}
+    given["head"] = rng.standard_normal((16, 8)).astype(np.float32)
+    x = rng.standard_normal((512, 16)).astype(np.float32)
+    report = convert(model(text, weights=given), {"x": x}, to="bf16").report
+    assert report.verdict.status == "pass"
+    (done,) = report.repair
+    assert set(done.widened) == {*(f"add{k}" for k in range(6)), "scores"}
+
+
+def test_noise_on_a_mask_at_the_end_of_fp32_warns_of_nothing() -> None:
+    text = """g (float[8, 8] x, float[8, 8] m) => (float[8, 8] y, int64[8] i) <float k = {0.999}> {
+        b = Add(x, m)  p = Softmax(b)  n = Mul(p, k)  y = Sub(p, n)  i = ArgMax <axis = 1, keepdims = 0> (y) }"""
+    mask = np.triu(np.full((8, 8), np.finfo(np.float32).min, np.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = convert(
+            model(text), {"x": RNG.standard_normal((8, 8)).astype(np.float32), "m": mask}, to="bf16"
+        ).report
+    assert report.verdict.status == "pass"

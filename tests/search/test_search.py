@@ -98,3 +98,21 @@ def test_a_limit_nothing_keeps_gives_the_best_there_is() -> None:
     widened, tried = search(planner_of(text, 0.0))
     assert tried[-1].passes
     assert len(widened) == 1
+
+
+def test_what_no_single_rounding_breaks_is_found_without_prices() -> None:
+    """Close scores of a residual stream: an index that only several roundings together flip has no price."""
+    rng = np.random.default_rng(4)
+    lines, current = [], "x"
+    for k in range(6):
+        lines.append(f"u{k} = MatMul({current}, w{k})  t{k} = Tanh(u{k})  s{k} = Mul(t{k}, k)")
+        lines.append(f"r{k} = Add({current}, s{k})")
+        current = f"r{k}"
+    lines.append(f"y = MatMul({current}, head)  i = ArgMax <axis = 1, keepdims = 0> (y)")
+    text = "g (float[512, 16] x) => (int64[512] i) <float k = {0.05}> {\n" + "\n".join(lines) + "\n}"
+    given = {f"w{k}": (rng.standard_normal((16, 16)) / 4).astype(np.float32) for k in range(6)}
+    given["head"] = rng.standard_normal((16, 8)).astype(np.float32)
+    x = rng.standard_normal((512, 16)).astype(np.float32)
+    report = convert(model(text, weights=given), {"x": x}, to="bf16", search=True).report
+    assert report.verdict.status == "pass"
+    assert {d.rule for d in report.decisions if d.format == "fp32"} <= {"search", "class wide", "island"}

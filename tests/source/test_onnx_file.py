@@ -84,7 +84,7 @@ class TestFiles:
 
     def test_what_onnx_ir_cannot_read(self, tmp_path: Path) -> None:
         proto = model(RELU)
-        proto.graph.initializer.append(onnx.TensorProto(name="odd", data_type=99, dims=[1]))
+        proto.graph.input.append(onnx.helper.make_tensor_value_info("odd", 99, [1]))
         with pytest.raises(ModelError, match=r"'g' cannot be read as an ONNX graph: .*; check it with onnx.checker"):
             loaded(proto)
 

@@ -209,6 +209,14 @@ class TestControlFlow:
         proto.graph.node[0].attribute.remove(last)
         assert refusal(proto) == f"{where} lacks a body ({names}); the file is damaged"
 
+    def test_a_body_that_is_no_graph(self) -> None:
+        body = onnx.helper.make_attribute("body", onnx.helper.make_tensor("t", onnx.TensorProto.FLOAT, [], [1.0]))
+        node = onnx.helper.make_node("Loop", ["", "", "x"], ["y"])
+        node.attribute.append(body)
+        proto = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+        proto.graph.node[0].CopyFrom(node)
+        assert refusal(proto) == "a Loop node lacks a body (body); the file is damaged"
+
     def test_a_loop_without_a_condition(self) -> None:
         proto = model("""
             g (float[2] x, int64 n) => (float[N, 2] s) {
@@ -237,3 +245,21 @@ class TestControlFlow:
         attribute = next(a for a in proto.graph.node[0].attribute if a.name == "num_scan_inputs")
         proto.graph.node[0].attribute.remove(attribute)
         assert "which do not fit its body" in refusal(proto)
+
+
+def test_a_map_is_refused_by_name() -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    proto.graph.output.append(
+        onnx.helper.make_value_info(
+            "z",
+            onnx.helper.make_sequence_type_proto(
+                onnx.helper.make_map_type_proto(
+                    onnx.TensorProto.INT64, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+                )
+            ),
+        )
+    )
+    assert refusal(proto) == (
+        "'z' is a map, which narrowcast cannot carry; export the model without ZipMap (scikit-learn: "
+        "options={'zipmap': False}), so that it gives a plain tensor"
+    )
