@@ -11,7 +11,6 @@ import contextlib
 import datetime as dt
 import email.utils
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -28,7 +27,7 @@ from api.auth import BlobWriter
 from api.contents import refuse_if_full, take_in
 from api.errors import ApiError, field_errors, not_found
 from api.idempotency import Answer, IdempotencyKey, once
-from api.intake import Intake, durable_size, exclusive, file_digest, storage_errors
+from api.intake import Intake, cut, durable_size, exclusive, file_digest, storage_errors
 from api.service import Caller, Service, ServiceDep
 from api.views import certain_moment
 from worker.database import contents
@@ -220,7 +219,7 @@ async def _receive(
     finally:
         service.hashes.keep(row.id, intake.offset, intake.hash)
     if intake.chunk_hash is not None and intake.chunk_hash.digest() != checksum:
-        os.ftruncate(descriptor, offset)
+        await anyio.to_thread.run_sync(cut, descriptor, offset)
         raise ApiError("CHECKSUM_MISMATCH", f"the {intake.offset - offset} bytes do not have the announced SHA-256")
     return intake.offset
 
