@@ -79,7 +79,7 @@ def submit(
               "deadline_s": deadline}  # fmt: skip
     choices = Choices(
         models=models, samples=samples or [], options=options, fields=fields, policy=policy, tolerance=tolerance,
-        output=output, report=report, html=html, timeout_s=timeout, quiet=quiet,
+        output=output, report=report, html=html, junit=junit, timeout_s=timeout, quiet=quiet,
         wait=wait or any((output, report, html, junit)),
     )  # fmt: skip
     with _client() as client:

@@ -27,6 +27,7 @@ class Choices:
     output: Path | None
     report: Path | None
     html: Path | None
+    junit: Path | None
     timeout_s: float | None
     quiet: bool
     wait: bool
@@ -86,12 +87,19 @@ class Submission:
         if not self._choices.samples and self._choices.options["validate"]:
             raise OptionError("give --samples BATCH.npz, or --no-validate")
         for path in (self._choices.output, self._choices.report, self._choices.html):
-            if path is not None and len(self.entries) > 1 and path.exists() and not path.is_dir():
-                raise OptionError(f"{path} is a file; several models need a folder")
-            if path is not None and (twice := _twice([one.stem for one in self._choices.models])):
-                raise OptionError(
-                    f"two of the models are called {twice!r}: in the folder {path} one would replace the other"
-                )
+            if path is not None and len(self.entries) > 1:
+                self._check_folder(path)
+        for path in (self._choices.output, self._choices.report, self._choices.html, self._choices.junit):
+            if path is not None and path.exists() and not (path.is_file() or path.is_dir()):
+                raise OptionError(f"{path} is no file: what is written there takes its place; name a file")
+
+    def _check_folder(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise OptionError(f"{path} is a file; several models need a folder")
+        if twice := _twice([one.stem for one in self._choices.models]):
+            raise OptionError(
+                f"two of the models are called {twice!r}: in the folder {path} one would replace the other"
+            )
 
     def _options(self) -> dict[str, Any]:
         options = dict(self._choices.options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -139,6 +140,10 @@ def test_refusals_before_anything_is_sent(run: Any, tmp_path: Path) -> None:
     twins = (model(tmp_path, "m.onnx"), model(tmp_path / "other", "m.onnx"))
     done = run("submit", *twins, "--samples", str(tmp_path / "b.npz"), "--output", str(tmp_path / "o"), status=2)
     assert "two of the models are called 'm'" in done.stderr
+    os.mkfifo(tmp_path / "pipe")
+    for option in ("--output", "--report", "--html", "--junit"):
+        done = run("submit", twins[0], "--samples", str(tmp_path / "b.npz"), option, str(tmp_path / "pipe"), status=2)
+        assert "pipe is no file" in done.stderr
     done = run("submit", model(tmp_path, "m.onnx"), "--samples", str(tmp_path / "b.npz"), "--to", "fp8", status=2)
     assert "/options/to" in done.stderr
     done = run("submit", model(tmp_path, "m.onnx"), "--samples", str(tmp_path / "b.npz"), "--tolerance", "x", status=2)
