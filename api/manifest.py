@@ -50,7 +50,7 @@ def check_paths(paths: list[str], entry: str) -> None:
         for number, path in enumerate(folded)
         if path in folded[:number]
     ]
-    files = set(folded)
+    files = set(folded) - {"."}
     findings += [
         {"pointer": f"/files/{number}/path", "code": "BAD_PATH", "message": "a folder on the way is a file as well"}
         for number, path in enumerate(folded)
