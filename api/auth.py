@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, get_args
 
-import anyio
 from fastapi import Depends, Request
 from sqlalchemy import Connection, Row, insert, or_, select, update
 
@@ -60,17 +59,16 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _look_up(connection: Connection, key: str) -> Caller | None:
+def _look_up(connection: Connection, key: str) -> Row[Any] | None:
+    """The living key's row; ``stale``: its last use was noted too long ago."""
     parts = key.split("_", 2)
     if len(parts) != 3 or parts[0] != PREFIX:
         return None
     alive = (keys.c.revoked_at.is_(None), or_(keys.c.expires_at.is_(None), keys.c.expires_at > now()))
-    row = connection.execute(select(keys).where(keys.c.id == parts[1], *alive)).one_or_none()
-    if row is None or not hmac.compare_digest(row.secret_sha256, _digest(parts[2])):
-        return None
-    stale = or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < now() - _USED_EVERY_S)
-    connection.execute(update(keys).where(keys.c.id == row.id, stale).values(last_used_at=now()))
-    return Caller(row.tenant, row.id, frozenset(row.scopes))
+    stale = or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < now() - _USED_EVERY_S).label("stale")
+    row = connection.execute(select(keys, stale).where(keys.c.id == parts[1], *alive)).one_or_none()
+    matches = row is not None and hmac.compare_digest(row.secret_sha256, _digest(parts[2]))
+    return row if matches else None
 
 
 async def caller_of(request: Request, service: ServiceDep) -> Caller:
@@ -97,11 +95,15 @@ async def caller_of(request: Request, service: ServiceDep) -> Caller:
 
 
 async def _verify(service: ServiceDep, key: str) -> Caller:
-    found = await anyio.to_thread.run_sync(service.write_now, lambda c: _look_up(c, key))
-    if found is None:
+    row = await service.read(lambda c: _look_up(c, key))
+    if row is None:
         raise ApiError(
             "UNAUTHENTICATED", "the API key is unknown, expired or revoked", headers={"WWW-Authenticate": "Bearer"}
         )
+    if row.stale:
+        used = update(keys).where(keys.c.id == row.id).values(last_used_at=now())
+        await service.write(lambda c: c.execute(used))
+    found = Caller(row.tenant, row.id, frozenset(row.scopes))
     service.verified[key] = (time.monotonic() + CACHE_S, found)
     while len(service.verified) > _CACHED:
         service.verified.popitem(last=False)

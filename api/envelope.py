@@ -22,6 +22,7 @@ from worker.settings import Settings
 _SANE_ID: Final = re.compile(r"^[A-Za-z0-9._-]{1,128}$")
 _TRACE: Final = re.compile(r"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
 _STREAMED: Final = re.compile(r"^(PATCH /v1/uploads/|PUT /v1/blobs/)")
+_FORM: Final = "POST /v1/jobs"
 LOG: Final = logging.getLogger("narrowcast.api")
 BUG: Final = "an unexpected error; the service's log has it under this request id"
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -78,9 +79,9 @@ class Envelope:
 
     def _bounded(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
         """The same body, ended by a 413 when it is longer than a body may be."""
-        if _STREAMED.match(f"{scope['method']} {scope['path']}") or headers.get("content-type", "").startswith(
-            "multipart/form-data"
-        ):
+        asked = f"{scope['method']} {scope['path']}"
+        is_form = asked == _FORM and headers.get("content-type", "").startswith("multipart/form-data")
+        if is_form or _STREAMED.match(asked):
             return receive
         limit, size = self.settings.max_json_bytes, 0
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from api.service import Service
 
 BUFFER_BYTES: Final = 8 * 2**20
+LEAST_BUFFER_BYTES: Final = 256 * 2**10
+ALL_BUFFERS_BYTES: Final = 128 * 2**20
+"""What the buffers of all uploads may hold together; when there are many, each has less."""
 BLOCK_BYTES: Final = 4096
 """What the kernel wants offsets, sizes and addresses to be multiples of when the page cache is left out."""
 _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)
@@ -103,8 +106,17 @@ def _open_direct(descriptor: int) -> int | None:
         return None
 
 
+def cut(descriptor: int, size: int) -> None:
+    """Take back what lies behind ``size``, for good: after a crash it must not be counted again."""
+    os.ftruncate(descriptor, size)
+    os.fdatasync(descriptor)
+
+
 class Intake:
     """Writes a stream behind ``offset``, up to ``limit`` bytes in the file."""
+
+    _running = 0
+    """How many streams this process is taking in."""
 
     def __init__(self, service: Service, descriptor: int, offset: int, limit: int, *, coming: int) -> None:
         """``coming``: how many bytes are expected; more may come, up to the limit."""
@@ -122,8 +134,10 @@ class Intake:
         Raises:
             ApiError: TOO_LARGE for bytes beyond the limit, STORAGE_FULL.
         """
-        filling, resting = memoryview(mmap.mmap(-1, BUFFER_BYTES)), memoryview(mmap.mmap(-1, BUFFER_BYTES))
-        room = BUFFER_BYTES - self.offset % BLOCK_BYTES
+        Intake._running += 1
+        size = _buffer_bytes(Intake._running)
+        filling, resting = memoryview(mmap.mmap(-1, size)), memoryview(mmap.mmap(-1, size))
+        room = size - self.offset % BLOCK_BYTES
         filled = 0
         writing: asyncio.Task[None] | None = None
         try:
@@ -136,10 +150,10 @@ class Intake:
                     rest = rest[len(taken) :]
                     if filled == room:
                         if writing is not None:
-                            await writing
+                            await asyncio.shield(writing)  # the thread goes on whoever stops waiting for it
                         writing = asyncio.create_task(self._store(filling[:filled]))
                         filling, resting = resting, filling
-                        room, filled = BUFFER_BYTES, 0
+                        room, filled = size, 0
         finally:
             try:
                 with anyio.CancelScope(shield=True):
@@ -148,6 +162,7 @@ class Intake:
                     await self._on_thread(self._finish, filling[:filled])
             finally:
                 self._target.close()
+                Intake._running -= 1
 
     async def _on_thread(self, act: Callable[[memoryview], None], content: memoryview) -> None:
         await anyio.to_thread.run_sync(act, content, limiter=self._disk)
@@ -194,6 +209,12 @@ class Intake:
         except BaseException:
             self.hash = None
             raise
+
+
+def _buffer_bytes(streams: int) -> int:
+    """The size of one of a stream's two buffers when so many streams come in; a multiple of BLOCK_BYTES."""
+    fair = ALL_BUFFERS_BYTES // (2 * streams) // BLOCK_BYTES * BLOCK_BYTES
+    return max(LEAST_BUFFER_BYTES, min(BUFFER_BYTES, fair))
 
 
 @contextlib.contextmanager

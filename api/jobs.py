@@ -17,6 +17,7 @@ from api.service import Caller, Service
 from api.views import show_job
 from worker.contract import JobSpec, ModelFile, SampleBatch, State
 from worker.database import contents, submit
+from worker.database.engine import alone
 from worker.deliveries import check_receiver
 
 OPTION_FILES: Final = ("policy", "tolerance")
@@ -100,6 +101,8 @@ def submit_job(service: Service, connection: Connection, caller: Caller, body: s
 def insert_new(service: Service, connection: Connection, new: submit.NewJob) -> Answer:
     """Write a job within the tenant's quota."""
     limit = service.settings.quota_open_jobs
+    if limit:
+        alone(connection, f"jobs of {new.tenant}")
     if limit and (count := submit.count_open(connection, new.tenant)) >= limit:
         raise ApiError("QUOTA_JOBS", f"{count} jobs are open", limit=limit, actual=count)
     row = submit.insert_job(connection, new)

@@ -19,6 +19,7 @@ FORMATS: Final[Mapping[str, str]] = {
 }
 BATCHES: Final = (".npz", ".npy", ".safetensors")
 MAX_PROTO_BYTES: Final = 2**31 - 1
+MAX_PATH: Final = 1024
 _MAGIC: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x89HDF\r\n\x1a\n", "HDF5"),
     (b"7z\xbc\xaf\x27\x1c", "7z"),
@@ -49,6 +50,12 @@ def check_paths(paths: list[str], entry: str) -> None:
         for number, path in enumerate(folded)
         if path in folded[:number]
     ]
+    files = set(folded) - {"."}
+    findings += [
+        {"pointer": f"/files/{number}/path", "code": "BAD_PATH", "message": "a folder on the way is a file as well"}
+        for number, path in enumerate(folded)
+        if not files.isdisjoint(str(folder) for folder in PurePosixPath(path).parents)
+    ]
     if entry not in paths:
         findings.append({"pointer": "/entry", "code": "NO_SUCH_FILE", "message": "the entry is none of the files"})
     if "/" in entry:
@@ -59,13 +66,15 @@ def check_paths(paths: list[str], entry: str) -> None:
 
 def _fault(path: str) -> str:
     parts = path.split("/")
+    if path.encode(errors="ignore").decode() != path or len(path) > MAX_PATH:
+        return f"the path is no Unicode text of at most {MAX_PATH} characters"
     if _CONTROL.search(path):
         return "control characters and backslashes are not allowed"
     if path.startswith("/") or re.match(r"^[A-Za-z]:", path) or "://" in path:
         return "the path is not relative"
     if any(part in ("", ".", "..") for part in parts):
         return "empty parts, '.' and '..' are not allowed"
-    if any(len(part.encode(errors="surrogatepass")) > 200 for part in parts):
+    if any(len(part.encode()) > 200 for part in parts):
         return "a part is longer than 200 bytes"
     return ""
 

@@ -65,7 +65,7 @@ async def _submit(form: FormData, service: Service, caller: Caller, key: str | N
     if not models:
         raise ApiError("INVALID_REQUEST", "the form has no file named `model`")
     wanted = _wanted(form)
-    await service.read(lambda c: refuse_if_full(service, c, caller.tenant, sum(one.size or 0 for one in models)))
+    await service.read(lambda c: refuse_if_full(service, c, caller.tenant, _bytes(models + samples)))
     sent = [(one.filename or "unnamed", await _store(service, caller, one)) for one in models]
     batches = [(one.filename or "batch.npz", await _store(service, caller, one)) for one in samples]
     manifest = schemas.ModelRequest.model_construct(
@@ -82,6 +82,10 @@ async def _submit(form: FormData, service: Service, caller: Caller, key: str | N
 
     asked = ["POST", "/v1/jobs", sent, batches, wanted]
     return await anyio.to_thread.run_sync(once, service, caller, key, asked, act)
+
+
+def _bytes(files: list[UploadFile]) -> int:
+    return sum(one.size or 0 for one in files)
 
 
 def _add(service: Service, connection: Connection, caller: Caller, name: str, blob: str) -> str:

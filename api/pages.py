@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
+import math
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -23,16 +23,33 @@ def pack(position: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
 
 
-def unpack(token: str, length: int) -> list[Any]:
-    """Raises INVALID_REQUEST for a token we did not make."""
+def unpack(token: str, *kinds: tuple[type, ...]) -> list[Any]:
+    """The position a token stands for: values of these kinds that a database takes.
+
+    Raises:
+        ApiError: INVALID_REQUEST for a token we did not make.
+    """
     try:
         position = json.loads(base64.b64decode(token + "=" * (-len(token) % 4), b"-_", validate=True))
-    except (ValueError, binascii.Error, RecursionError):
+    except (ValueError, RecursionError):
         position = None
-    if not isinstance(position, list) or len(position) != length:
+    fits = isinstance(position, list) and len(position) == len(kinds)
+    if not fits or not all(type(one) in kind and _storable(one) for one, kind in zip(position, kinds, strict=True)):
         pointer = [{"pointer": "/page_token", "code": "UNKNOWN_TOKEN", "message": "not a token of this service"}]
         raise ApiError("INVALID_REQUEST", "the page token is none of ours; start without one", errors=pointer)
-    return position
+    return list(position)
+
+
+def _storable(value: object) -> bool:
+    """Whether a database has a place for the value; JSON knows more numbers and texts than that."""
+    match value:
+        case int():
+            return abs(value) < 2**63
+        case float():
+            return math.isfinite(value)
+        case str():
+            return value.encode(errors="ignore").decode() == value and "\0" not in value
+    return value is None
 
 
 def newest_first(
@@ -40,9 +57,7 @@ def newest_first(
 ) -> tuple[list[Row[Any]], str | None]:
     """A page of the query's rows by (created_at, id), and the token of the next one."""
     if token:
-        created, name = unpack(token, 2)
-        if not isinstance(created, int | float) or not isinstance(name, str):
-            unpack("", 2)
+        created, name = unpack(token, (int, float), (str,))
         older = or_(table.c.created_at < created, and_(table.c.created_at == created, table.c.id < name))
         query = query.where(older)
     rows = list(connection.execute(query.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(size + 1)))

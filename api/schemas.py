@@ -59,7 +59,9 @@ class JobWebhook(Strict):
     """Where this job's news go."""
 
     url: Annotated[str, StringConstraints(pattern=r"^https?://[\x21-\x7e]+$", max_length=2000)]
-    secret: Annotated[str, StringConstraints(pattern=r"^whsec_[A-Za-z0-9+/=]{24,90}$")]
+    secret: Annotated[
+        str, StringConstraints(pattern=r"^whsec_(?:[A-Za-z0-9+/]{4}){5,22}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")
+    ] = Field(description="`whsec_` and the key in base64, as Standard Webhooks has it")
     events: list[Literal["job.started", "job.succeeded", "job.failed", "job.canceled", "job.expired"]] = []
 
 

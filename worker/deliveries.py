@@ -6,11 +6,14 @@ the connection goes to that very address, so that a second answer of the DNS can
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import ipaddress
 import logging
+import re
 import socket
 import time
 from dataclasses import dataclass
@@ -24,7 +27,12 @@ from worker.database.engine import Database, now
 from worker.database.tables import deliveries
 from worker.settings import Settings
 
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
 LOG: Final = logging.getLogger("narrowcast.webhooks")
+_NAME: Final = re.compile(r"^(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.?$")
+_TUNNELS: Final = tuple(ipaddress.ip_network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::/96"))
+"""NAT64, 6to4 and the old IPv4-compatible addresses: an IPv4 address lies inside."""
 BATCH: Final = 20
 CLAIM_S: Final = 120
 """How long a delivery belongs to the process that took it."""
@@ -62,16 +70,25 @@ def check_receiver(url: str, networks: tuple[str, ...]) -> SplitResult:
         port = parts.port
     except ValueError as error:
         raise ReceiverRefused(f"the webhook's URL cannot be read: {error}") from error
-    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or port == 0:
+    if parts.scheme not in ("https", "http") or not parts.hostname or "@" in parts.netloc or port == 0:
         raise ReceiverRefused("a webhook needs an https URL without user name")
     if parts.scheme == "http" and not networks:
         raise ReceiverRefused("a webhook needs https; plain http is for networks the operator has allowed")
-    try:
-        literal = ipaddress.ip_address(parts.hostname)
-    except ValueError:
-        return parts
-    _check_address(literal, parts, networks)
+    literal = _literal(parts.hostname)
+    if literal is not None:
+        _check_address(literal, parts, networks)
+    elif len(parts.hostname) > 253 or not _NAME.match(parts.hostname):
+        raise ReceiverRefused(f"{parts.hostname[:100]!r} is no name of a host")
     return parts
+
+
+def _literal(host: str) -> _Address | None:
+    """The address that is meant when the host is no name, in any spelling that a resolver takes; else None."""
+    with contextlib.suppress(OSError):
+        return ipaddress.IPv4Address(socket.inet_aton(host))  # 127.1, 0x7f000001, 2130706433
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None
 
 
 def resolve(url: str, networks: tuple[str, ...]) -> Target:
@@ -86,17 +103,20 @@ def resolve(url: str, networks: tuple[str, ...]) -> Target:
     return Target(parts, addresses[0])
 
 
-def _check_address(
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address, parts: SplitResult, networks: tuple[str, ...]
-) -> None:
+def _check_address(address: _Address, parts: SplitResult, networks: tuple[str, ...]) -> None:
     mapped = getattr(address, "ipv4_mapped", None) or address
     allowed = any(mapped in ipaddress.ip_network(one) for one in networks)
     if allowed:
         return
-    if not mapped.is_global or mapped.is_multicast:
+    if not mapped.is_global or mapped.is_multicast or mapped.is_reserved or _is_tunnel(mapped):
         raise ReceiverRefused(f"{parts.hostname} is at {address}, which is no public address")
     if parts.scheme == "http":
         raise ReceiverRefused(f"{parts.hostname} is a public address and needs https")
+
+
+def _is_tunnel(address: _Address) -> bool:
+    """Whether a gateway may turn the address into another one, which nobody has looked at."""
+    return any(address in one for one in _TUNNELS)
 
 
 def due(connection: Connection) -> list[Row[Any]]:
@@ -116,14 +136,17 @@ def due(connection: Connection) -> list[Row[Any]]:
 
 
 def deliver_due(database: Database, settings: Settings) -> int:
-    """Make the deliveries that are due, one after another; the number tried."""
+    """Make the deliveries that are due, side by side: a slow receiver holds up no other one; the number tried."""
     with database.write() as connection:
         rows = due(connection)
-    for row in rows:
-        status, error = _post(row, settings)
+    for row, (status, error) in zip(rows, asyncio.run(_post_all(rows, settings)), strict=True):
         with database.write() as connection:
             _settle(connection, row, status, error, settings)
     return len(rows)
+
+
+async def _post_all(rows: list[Row[Any]], settings: Settings) -> list[tuple[int | None, str]]:
+    return await asyncio.gather(*(_try(row, settings) for row in rows))
 
 
 def _settle(connection: Connection, row: Row[Any], status: int | None, error: str, settings: Settings) -> None:
@@ -138,35 +161,46 @@ def _settle(connection: Connection, row: Row[Any], status: int | None, error: st
     connection.execute(update(deliveries).where(deliveries.c.id == row.id).values(**values))
 
 
-def _post(row: Row[Any], settings: Settings) -> tuple[int | None, str]:
-    """POST the delivery; the status, or None and why there is none.  Redirects are answers, never followed."""
+async def _try(row: Row[Any], settings: Settings) -> tuple[int | None, str]:
+    """The status, or None and why there is none: whatever goes wrong is this one receiver's affair."""
+    import httpx2
+
+    try:
+        async with asyncio.timeout(settings.webhook_timeout_s):
+            status = await _post(row, settings)
+    except TimeoutError:
+        return None, f"no answer within {settings.webhook_timeout_s:g} s"
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, ReceiverRefused) as failure:
+        LOG.info("delivery %s to %s: %s", row.id, row.url, failure)
+        return None, f"{type(failure).__name__}: {failure}"
+    return status, "" if 200 <= status < 300 else f"answered {status}"
+
+
+async def _post(row: Row[Any], settings: Settings) -> int:
+    """POST the delivery; the status.  Redirects are answers, never followed."""
     import httpx2
 
     timestamp = int(time.time())
-    try:
-        target = resolve(row.url, settings.webhook_networks)
-        parts = target.url
-        host = f"[{target.address}]" if ":" in target.address else target.address
-        netloc = f"{host}:{parts.port}" if parts.port else host
-        headers = {
-            "Host": parts.netloc,
-            "Content-Type": "application/json",
-            "User-Agent": "narrowcast-webhooks/1",
-            "webhook-id": row.id,
-            "webhook-timestamp": str(timestamp),
-            "webhook-signature": sign(row.secret, row.id, timestamp, row.body),
-        }
-        with (
-            httpx2.Client(timeout=settings.webhook_timeout_s, follow_redirects=False, trust_env=False) as client,
-            client.stream(
-                "POST",
-                parts._replace(netloc=netloc).geturl(),
-                content=row.body,
-                headers=headers,
-                extensions={"sni_hostname": parts.hostname},
-            ) as answer,
-        ):
-            return answer.status_code, "" if answer.is_success else f"answered {answer.status_code}"
-    except (httpx2.HTTPError, OSError, ReceiverRefused) as failure:
-        LOG.info("delivery %s to %s: %s", row.id, row.url, failure)
-        return None, f"{type(failure).__name__}: {failure}"
+    target = await asyncio.to_thread(resolve, row.url, settings.webhook_networks)
+    parts = target.url
+    host = f"[{target.address}]" if ":" in target.address else target.address
+    netloc = f"{host}:{parts.port}" if parts.port else host
+    headers = {
+        "Host": parts.netloc,
+        "Content-Type": "application/json",
+        "User-Agent": "narrowcast-webhooks/1",
+        "webhook-id": row.id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": sign(row.secret, row.id, timestamp, row.body),
+    }
+    async with (
+        httpx2.AsyncClient(timeout=settings.webhook_timeout_s, follow_redirects=False, trust_env=False) as client,
+        client.stream(
+            "POST",
+            parts._replace(netloc=netloc).geturl(),
+            content=row.body,
+            headers=headers,
+            extensions={"sni_hostname": parts.hostname},
+        ) as answer,
+    ):
+        return int(answer.status_code)

@@ -97,7 +97,7 @@ def _forget_blob(database: Database, row: Row[Any], keep_s: float) -> bool:
     """Remove the blob's rows; False when somebody has come to need it since."""
     try:
         with database.write() as connection:
-            if row.sha256 not in {one.sha256 for one in contents.unreferenced(connection, keep_s, BATCH)}:
+            if not contents.unreferenced(connection, keep_s, 1, only=row.sha256):
                 return False
             connection.execute(delete(holders).where(holders.c.sha256 == row.sha256))
             return connection.execute(delete(blobs).where(blobs.c.sha256 == row.sha256)).rowcount == 1

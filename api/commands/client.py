@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from api.client import Client, Job, RequestRefused, WaitTimedOut
-from api.commands.output import Progressing, clean, print_jobs, print_json, say, worst, write_junit
+from api.commands.output import Progressing, clean, print_cases, print_jobs, print_json, say, worst, write_junit
 from api.commands.submission import Choices, Submission
 from converter.errors import OptionError
 
@@ -79,14 +79,14 @@ def submit(
               "deadline_s": deadline}  # fmt: skip
     choices = Choices(
         models=models, samples=samples or [], options=options, fields=fields, policy=policy, tolerance=tolerance,
-        output=output, report=report, html=html, timeout_s=timeout, quiet=quiet,
+        output=output, report=report, html=html, junit=junit, timeout_s=timeout, quiet=quiet,
         wait=wait or any((output, report, html, junit)),
     )  # fmt: skip
     with _client() as client:
         submission = Submission(client, choices)
         status = _interruptible(submission, quiet=quiet)
     if junit is not None:
-        write_junit([one.job for one in submission.entries if one.job is not None], junit)
+        write_junit(submission.cases, junit)
     _print_submission(submission, as_json=as_json)
     raise typer.Exit(status)
 
@@ -109,8 +109,7 @@ def _print_submission(submission: Submission, *, as_json: bool) -> None:
     if as_json:
         print_json({"jobs": [one.to_json() for one in submission.entries], "exit_status": submission.status})
         return
-    if jobs := [one.job for one in submission.entries if one.job is not None]:
-        print_jobs(jobs)
+    print_cases(submission.cases)
     for one in submission.entries:
         if one.error:
             print(clean(f"narrowcast: {one.model}: {one.error}"), file=sys.stderr)

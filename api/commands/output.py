@@ -7,6 +7,7 @@ import re
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,30 +70,48 @@ class Progressing:
         self._bytes.update(self._tasks[job.id], description=text, completed=job.done, total=job.total or None)
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model that was to be converted: its job, if it came to that, and what went wrong outside of it."""
+
+    name: str
+    job: Job | None
+    error: str = ""
+
+
 def print_jobs(jobs: Sequence[Job]) -> None:
-    """One table, on stdout; nothing for no jobs."""
-    if not jobs:
+    print_cases([Case(job.name, job) for job in jobs])
+
+
+def print_cases(cases: Sequence[Case]) -> None:
+    """One table, on stdout; nothing for nothing."""
+    if not cases:
         return
     table = Table(box=None)
     for name in ("job", "model", "state", "verdict", "seconds", "why"):
         table.add_column(name, no_wrap=name == "job")
-    for job in jobs:
+    for case in cases:
+        job = case.job
+        if job is None:
+            table.add_row("", clean(case.name), "", "", "", clean(case.error))
+            continue
         seconds = "" if job.run_seconds is None else f"{job.run_seconds:.1f}"
-        table.add_row(job.id, clean(job.name), job.state, job.verdict or "", seconds, clean(job.reason))
+        why = clean(case.error or job.reason)
+        table.add_row(job.id, clean(case.name), job.state, job.verdict or "", seconds, why)
     Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False).print(table)
 
 
-def write_junit(jobs: Sequence[Job], path: Path) -> None:
-    """A test case per model: a failed verdict is a failure, a job that did not run an error."""
-    suite = ET.Element("testsuite", name="narrowcast", tests=str(len(jobs)))
+def write_junit(cases: Sequence[Case], path: Path) -> None:
+    """A test case per model: a failed verdict is a failure; no job, one that did not run or no files an error."""
+    suite = ET.Element("testsuite", name="narrowcast", tests=str(len(cases)))
     counts = {"failure": 0, "error": 0}
-    for job in jobs:
-        case = ET.SubElement(suite, "testcase", classname="narrowcast", name=clean(job.name))
-        case.set("time", str(job.run_seconds or 0.0))
-        kind, text = _trouble(job)
+    for one in cases:
+        case = ET.SubElement(suite, "testcase", classname="narrowcast", name=clean(one.name))
+        case.set("time", str((one.job and one.job.run_seconds) or 0.0))
+        kind, text = _trouble(one)
         if kind:
             counts[kind] += 1
-            ET.SubElement(case, kind, message=clean(text)).text = f"job {job.id}"
+            ET.SubElement(case, kind, message=clean(text)).text = f"job {one.job.id}" if one.job else "no job"
     suite.set("failures", str(counts["failure"]))
     suite.set("errors", str(counts["error"]))
     root = ET.Element("testsuites")
@@ -102,7 +121,10 @@ def write_junit(jobs: Sequence[Job], path: Path) -> None:
     written.replace(path)
 
 
-def _trouble(job: Job) -> tuple[str, str]:
+def _trouble(case: Case) -> tuple[str, str]:
+    job = case.job
+    if job is None or case.error:
+        return "error", case.error
     if job.state == "SUCCEEDED":
         return ("failure", "the verdict is fail") if job.verdict == "fail" else ("", "")
     return "error", job.reason

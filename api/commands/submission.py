@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from api.client import Client, Job
-from api.commands.output import Progressing, say, worst
+from api.commands.output import Case, Progressing, say, worst
 from converter.errors import NarrowcastError, OptionError
 
 PRESETS: Final = ("fp16-default", "bf16-default", "strict", "loose")
@@ -27,6 +27,7 @@ class Choices:
     output: Path | None
     report: Path | None
     html: Path | None
+    junit: Path | None
     timeout_s: float | None
     quiet: bool
     wait: bool
@@ -65,6 +66,10 @@ class Submission:
     def status(self) -> int:
         return worst([one.status for one in self.entries])
 
+    @property
+    def cases(self) -> list[Case]:
+        return [Case(one.model.name, one.job, one.error) for one in self.entries]
+
     def run(self, progress: Progressing) -> int:
         """Do it all; trouble with one model does not stop the others, a service that is gone does."""
         inputs = self._client.create_inputs(self._choices.samples, progress.bytes)
@@ -88,8 +93,19 @@ class Submission:
                 ".onnx, or use `narrowcast convert`"
             )
         for path in (self._choices.output, self._choices.report, self._choices.html):
-            if path is not None and len(self.entries) > 1 and path.exists() and not path.is_dir():
-                raise OptionError(f"{path} is a file; several models need a folder")
+            if path is not None and len(self.entries) > 1:
+                self._check_folder(path)
+        for path in (self._choices.output, self._choices.report, self._choices.html, self._choices.junit):
+            if path is not None and path.exists() and not (path.is_file() or path.is_dir()):
+                raise OptionError(f"{path} is no file: what is written there takes its place; name a file")
+
+    def _check_folder(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise OptionError(f"{path} is a file; several models need a folder")
+        if twice := _twice([one.stem for one in self._choices.models]):
+            raise OptionError(
+                f"two of the models are called {twice!r}: in the folder {path} one would replace the other"
+            )
 
     def _options(self) -> dict[str, Any]:
         options = dict(self._choices.options)
@@ -156,6 +172,11 @@ class Submission:
                 entry.files.append(str(target.parent / one.name))
         self._client.download_file(entry.job.id, model, target, progress.bytes)
         entry.files.append(str(target))
+
+
+def _twice(names: Sequence[str]) -> str:
+    """A name that occurs more than once; empty when none does."""
+    return next((name for number, name in enumerate(names) if name in names[:number]), "")
 
 
 def _existing(path: Path) -> Path:

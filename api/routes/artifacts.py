@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import anyio
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -73,7 +74,7 @@ def list_artifacts(job_id: str, service: ServiceDep, caller: ResultReader) -> sc
     items = [
         schemas.ArtifactItem(
             name=one.name, role=one.role, media_type=one.media_type, size=one.size, sha256=one.sha256,
-            href=f"/v1/jobs/{job_id}/artifacts/{one.name}",
+            href=f"/v1/jobs/{job_id}/artifacts/{quote(one.name)}",
         )
         for one in files
         if one.role not in HIDDEN_ROLES
@@ -170,10 +171,8 @@ async def layers(
 def _position(token: str | None, column: str) -> tuple[Any, int] | None:
     if not token:
         return None
-    last, position = unpack(token, 2)
     kinds: tuple[type, ...] = (str, type(None)) if column in TEXT_COLUMNS else (int, float, type(None))
-    if not isinstance(position, int) or not isinstance(last, kinds):
-        unpack("", 2)
+    last, position = unpack(token, kinds, (int,))
     return last, position
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import anyio
 from fastapi import APIRouter, Path, Request, Response
+from sqlalchemy import Connection
 from starlette.requests import ClientDisconnect
 
 from api import schemas
@@ -15,7 +16,7 @@ from api.auth import BlobWriter
 from api.contents import refuse_if_full, take_in
 from api.errors import ApiError, not_found
 from api.intake import Intake, exclusive
-from api.service import ServiceDep
+from api.service import Service, ServiceDep
 from worker.database import contents
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
@@ -48,7 +49,7 @@ def probe_blob(digest: DigestInPath, service: ServiceDep, caller: BlobWriter) ->
 async def put_blob(request: Request, digest: DigestInPath, service: ServiceDep, caller: BlobWriter) -> schemas.Blob:
     """Send a whole file in one request; it cannot be resumed, so use an upload for large ones."""
     size = _announced(request)
-    await service.read(lambda c: refuse_if_full(service, c, caller.tenant, size or 0))
+    await service.read(lambda c: _refuse_new(service, c, caller.tenant, digest, size or 0))
     path = service.settings.uploads_dir / f"put-{secrets.token_hex(12)}"
     path.touch()
     try:
@@ -67,6 +68,11 @@ async def put_blob(request: Request, digest: DigestInPath, service: ServiceDep, 
         return schemas.Blob(blob=f"sha256:{digest}", size=intake.offset)
     finally:
         path.unlink(missing_ok=True)
+
+
+def _refuse_new(service: Service, connection: Connection, tenant: str, digest: str, size: int) -> None:
+    if contents.sees_blob(connection, tenant, digest) is None:  # what is held already costs nothing more
+        refuse_if_full(service, connection, tenant, size)
 
 
 def _announced(request: Request) -> int | None:

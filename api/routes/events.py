@@ -60,9 +60,10 @@ async def _stream(service: Service, job_id: str, number: int) -> AsyncIterator[s
                     return
             if ended and not rows:
                 return
-            if not rows and not await service.follower.news(job_id, number, service.settings.sse_heartbeat_s):
+            silent = not rows and not await service.follower.news(job_id, number, service.settings.sse_heartbeat_s)
+            if silent:
                 yield ": still here\n\n"
-            shared = service.follower.since(job_id, number)
+            shared = None if silent else service.follower.since(job_id, number)
             if shared is None:
                 rows, ended = await service.read(lambda c, after=number: _since(c, job_id, after))  # type: ignore[misc]
             else:

@@ -7,13 +7,13 @@ break), and what the last PATCH leaves is a blob.
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import datetime as dt
 import email.utils
 import hashlib
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final, cast
 
 import anyio
@@ -27,7 +27,7 @@ from api.auth import BlobWriter
 from api.contents import refuse_if_full, take_in
 from api.errors import ApiError, field_errors, not_found
 from api.idempotency import Answer, IdempotencyKey, once
-from api.intake import Intake, durable_size, exclusive, file_digest, storage_errors
+from api.intake import Intake, cut, durable_size, exclusive, file_digest, storage_errors
 from api.service import Caller, Service, ServiceDep
 from api.views import certain_moment
 from worker.database import contents
@@ -130,11 +130,15 @@ async def append(upload_id: str, request: Request, service: ServiceDep, caller: 
     _check_type(request)
     offset = _offset(request)
     checksum = _checksum(request.headers)
-    row = await anyio.to_thread.run_sync(_find, service, caller, upload_id)
-    if row.blob:
-        _expect_offset(offset, row.size)
-        return Response(status_code=204, headers=_headers(row, row.size))
-    with _writer(service, row) as descriptor:
+    find = partial(_find, service, caller, upload_id)
+    row = await anyio.to_thread.run_sync(find)
+    with contextlib.ExitStack() as held:
+        if not row.blob:
+            descriptor = held.enter_context(_writer(service, row))
+            row = await anyio.to_thread.run_sync(find)  # nobody else can change it from here on
+        if row.blob:
+            _expect_offset(offset, row.size)
+            return Response(status_code=204, headers=_headers(row, row.size))
         _expect_offset(offset, await anyio.to_thread.run_sync(_stored, service, row))
         reached = await _receive(service, request, row, descriptor, offset, checksum)
         if reached == row.size:
@@ -146,8 +150,11 @@ async def append(upload_id: str, request: Request, service: ServiceDep, caller: 
 def complete(upload_id: str, service: ServiceDep, caller: BlobWriter) -> schemas.Blob:
     """Say that all bytes are sent, and get the blob; harmless to repeat."""
     row = _find(service, caller, upload_id)
-    if not row.blob:
-        with _writer(service, row):
+    with contextlib.ExitStack() as held:
+        if not row.blob:
+            held.enter_context(_writer(service, row))
+            row = _find(service, caller, upload_id)
+        if not row.blob:
             stored = _stored(service, row)
             if stored != row.size:
                 raise ApiError(
@@ -161,10 +168,7 @@ def complete(upload_id: str, service: ServiceDep, caller: BlobWriter) -> schemas
 def terminate(upload_id: str, service: ServiceDep, caller: BlobWriter) -> Response:
     """Forget the upload; a finished one's blob stays."""
     row = _find(service, caller, upload_id)
-    if not row.blob:
-        with _writer(service, row):
-            _discard(service, row)
-    else:
+    with contextlib.nullcontext() if row.blob else _writer(service, row):
         _discard(service, row)
     return Response(status_code=204, headers={"Tus-Resumable": TUS_VERSION})
 
@@ -178,24 +182,28 @@ def _find(service: Service, caller: Caller, upload_id: str) -> Row[Any]:
     return row
 
 
-def _writer(service: Service, row: Row[Any]) -> Any:
+@contextlib.contextmanager
+def _writer(service: Service, row: Row[Any]) -> Iterator[int]:
+    """The upload's file, ours alone; -1 when another request has just made a blob of it: read the row again."""
+    with contextlib.ExitStack() as held:
+        descriptor = -1
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = held.enter_context(exclusive(service.settings.uploads_dir / row.id))
+        yield descriptor
+
+
+@contextlib.contextmanager
+def _present() -> Iterator[None]:
+    """A file that is not there any more is GONE: its upload has expired, or its folder was emptied."""
     try:
-        return _locked(service, row)
+        yield
     except FileNotFoundError as error:
         raise ApiError("GONE", "the upload's bytes are gone; announce the file again") from error
-
-
-def _locked(service: Service, row: Row[Any]) -> Any:
-    path = service.settings.uploads_dir / row.id
-    path.stat()
-    return exclusive(path)
 
 
 def _stored(service: Service, row: Row[Any]) -> int:
-    try:
+    with _present():
         return durable_size(service.settings.uploads_dir / row.id)
-    except FileNotFoundError as error:
-        raise ApiError("GONE", "the upload's bytes are gone; announce the file again") from error
 
 
 async def _receive(
@@ -211,7 +219,7 @@ async def _receive(
     finally:
         service.hashes.keep(row.id, intake.offset, intake.hash)
     if intake.chunk_hash is not None and intake.chunk_hash.digest() != checksum:
-        os.ftruncate(descriptor, offset)
+        await anyio.to_thread.run_sync(cut, descriptor, offset)
         raise ApiError("CHECKSUM_MISMATCH", f"the {intake.offset - offset} bytes do not have the announced SHA-256")
     return intake.offset
 
@@ -220,16 +228,19 @@ def _complete(service: Service, caller: Caller, row: Row[Any]) -> Row[Any]:
     """Turn a full upload into a blob.  Killed anywhere, the next call starts over: the file goes last."""
     path = service.settings.uploads_dir / row.id
     running = service.hashes.take(row.id, row.size) if row.size else hashlib.sha256()
-    digest = running.hexdigest() if running is not None else file_digest(path)
-    if row.sha256 and row.sha256 != digest:
-        _discard(service, row)
-        raise ApiError("DIGEST_MISMATCH", f"the bytes have SHA-256 {digest}, announced was {row.sha256}")
-    take_in(service, caller, path, row.size, digest)
+    with _present():
+        digest = running.hexdigest() if running is not None else file_digest(path)
+        if row.sha256 and row.sha256 != digest:
+            _discard(service, row)
+            raise ApiError("DIGEST_MISMATCH", f"the bytes have SHA-256 {digest}, announced was {row.sha256}")
+        take_in(service, caller, path, row.size, digest, announced=True)
     with service.database.write() as connection:
         done = connection.execute(
             update(uploads).where(uploads.c.id == row.id).values(blob=digest).returning(*uploads.c)
-        ).one()
+        ).one_or_none()
     path.unlink(missing_ok=True)
+    if done is None:
+        raise ApiError("GONE", "the upload expired while its last bytes came; announce the file again")
     return done
 
 
@@ -306,7 +317,7 @@ def _checksum(headers: Mapping[str, str]) -> bytes | None:
         return None
     try:
         digest = base64.b64decode(value, validate=True)
-    except binascii.Error:
+    except ValueError:
         digest = b""
     if algorithm != "sha256" or len(digest) != 32:
         raise ApiError("MALFORMED", "the checksum is no base64 SHA-256")
@@ -340,6 +351,6 @@ def _metadata(text: str) -> dict[str, str]:
         name, _, value = pair.strip().partition(" ")
         try:
             found[name] = base64.b64decode(value, validate=True).decode(errors="replace")
-        except binascii.Error as error:
+        except ValueError as error:
             raise ApiError("MALFORMED", "Upload-Metadata is no list of names and base64 values") from error
     return found

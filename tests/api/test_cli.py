@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from api.commands.output import WORST_FIRST, clean, worst
-from tests.service_kit import ROOT, Stack, npz, script, wait_until
+from tests.service_kit import ROOT, Stack, npz, script
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +71,16 @@ def test_a_pipeline_of_models(run: Any, tmp_path: Path) -> None:
         model(tmp_path, "weak.onnx", ["verdict", "fail"]),
         model(tmp_path, "wrong.onnx", ["error", "INPUT_MISMATCH"]),
         model(tmp_path, "broken.onnx", ["error", "INTERNAL"]),
+        str(tmp_path / "pickle.onnx"),
     ]
+    (tmp_path / "pickle.onnx").write_bytes(b"\x80\x04 refused before there is a job")
     junit = tmp_path / "all.xml"
     done = run("submit", *models, "--samples", str(tmp_path / "b.npz"), "--junit", str(junit),
                "--output", str(tmp_path / "out"), status=3)  # fmt: skip
-    assert [word in done.stdout for word in ("good.onnx", "weak.onnx", "wrong.onnx", "broken.onnx")] == [True] * 4
+    assert [Path(one).name in done.stdout for one in models] == [True] * 5
     suite = ET.parse(junit).getroot()[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "1", "2")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("5", "1", "3")
+    assert "UNSAFE_CONTENT" in str(suite[4][0].get("message"))
     assert sorted(one.name for one in (tmp_path / "out").iterdir() if one.suffix == ".onnx") == [
         "good-fp16.onnx", "weak-fp16.onnx",
     ]  # fmt: skip
@@ -119,12 +122,12 @@ def test_ctrl_c_says_how_to_go_on(stack: Stack, tmp_path: Path) -> None:
         env={**stack.environment, "NARROWCAST_URL": stack.url, "XDG_CACHE_HOME": str(tmp_path)}, cwd=ROOT,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    running = wait_until(lambda: stack.http.get("/v1/jobs?state=RUNNING").json()["items"], 15)
-    time.sleep(0.5)
+    assert started.stderr is not None
+    job = started.stderr.readline().split()[-1]
+    stack.wait_stage(job, "compare")
     started.send_signal(signal.SIGINT)
-    _, stderr = started.communicate(timeout=15)
+    _, stderr = started.communicate(timeout=60)
     assert started.returncode == 130, stderr
-    job = running[0]["id"]
     assert f"narrowcast wait {job}" in stderr
     assert f"narrowcast cancel {job}" in stderr
     stack.http.post(f"/v1/jobs/{job}/cancel")
@@ -140,6 +143,14 @@ def test_refusals_before_anything_is_sent(run: Any, tmp_path: Path) -> None:
     assert "there is no batch at" in done.stderr
     run("submit", model(tmp_path, "m.onnx"), "--samples", str(tmp_path / "b.npz"), "--nonsense", status=2)
     run("submit", status=2)
+    (tmp_path / "other").mkdir()
+    twins = (model(tmp_path, "m.onnx"), model(tmp_path / "other", "m.onnx"))
+    done = run("submit", *twins, "--samples", str(tmp_path / "b.npz"), "--output", str(tmp_path / "o"), status=2)
+    assert "two of the models are called 'm'" in done.stderr
+    os.mkfifo(tmp_path / "pipe")
+    for option in ("--output", "--report", "--html", "--junit"):
+        done = run("submit", twins[0], "--samples", str(tmp_path / "b.npz"), option, str(tmp_path / "pipe"), status=2)
+        assert "pipe is no file" in done.stderr
     done = run("submit", model(tmp_path, "m.onnx"), "--samples", str(tmp_path / "b.npz"), "--to", "fp8", status=2)
     assert "/options/to" in done.stderr
     done = run("submit", model(tmp_path, "m.onnx"), "--samples", str(tmp_path / "b.npz"), "--tolerance", "x", status=2)

@@ -62,12 +62,12 @@ class Line:
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A service in this process, with a second's patience."""
+    """A service in this process, with two seconds' patience."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire, "HEADER_S", 1.0)
+        patch.setattr(wire, "HEADER_S", 2.0)
         patch.setattr(wire, "UNWANTED_BODY_S", 1.0)
         folder: Path = tmp_path_factory.mktemp("wire")
-        settings = quick_settings(folder, sweep_in_api=False, slow_after_s=1.0, slow_bytes_per_s=1000)
+        settings = quick_settings(folder, sweep_in_api=False, slow_after_s=2.0, slow_bytes_per_s=500)
         number = free_port()
         config = uvicorn.Config(create_app(settings), port=number, http=wire.Wire, ws="none", log_level="critical")
         server = uvicorn.Server(config)
@@ -170,11 +170,11 @@ def test_an_upload_that_trickles_is_ended_and_kept(line: Line, port: int) -> Non
 
 
 def test_a_slow_upload_above_the_limit_is_taken(line: Line) -> None:
-    place = announce(line, 6000)
-    line.send(b"PATCH ", place, b" HTTP/1.1\r\n", PATCH, b"Content-Length: 6000\r\n\r\n")
-    for _ in range(20):
+    place = announce(line, 30_000)
+    line.send(b"PATCH ", place, b" HTTP/1.1\r\n", PATCH, b"Content-Length: 30000\r\n\r\n")
+    for _ in range(25):
         time.sleep(0.12)
-        line.send(b"x" * 300)
+        line.send(b"x" * 1200)
     assert line.answer()[0] == 204
 
 

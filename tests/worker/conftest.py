@@ -3,50 +3,54 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.service_kit import Desk, free_port
+from tests.service_kit import Desk
 
 
 def start_postgres(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """A PostgreSQL server of the test's own; run by another user where we are root, which it refuses to be."""
+    """A PostgreSQL server of the test's own; run by another user where we are root, which it refuses to be.
+
+    It listens on a socket in the folder and on no port, so that several never meet.
+    """
     user = pwd.getpwuid(os.getuid()).pw_name
     extra = {}
     if os.getuid() == 0:
         other = pwd.getpwnam("postgres")
         extra = {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": []}
         os.chown(folder, other.pw_uid, other.pw_gid)
-        for one in (folder, *folder.parents):
-            if one != Path("/"):
-                one.chmod(one.stat().st_mode | 0o055)
         user = "postgres"
     environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
     subprocess.run(["initdb", "-D", folder / "pg", "-U", user, "-A", "trust", "--no-sync"], check=True,
                    capture_output=True, env=environment, cwd="/", **extra)  # fmt: skip
-    port = free_port()
-    server = subprocess.Popen(
-        ["postgres", "-D", folder / "pg", "-p", str(port), "-k", folder, "-c", "listen_addresses=127.0.0.1",
-         "-c", "fsync=off", "-c", "max_connections=200"],
-        env=environment, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **extra,
-    )  # fmt: skip
-    return server, f"postgresql://{user}@127.0.0.1:{port}/postgres"
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(
+            ["postgres", "-D", folder / "pg", "-k", folder, "-c", "listen_addresses=", "-c", "fsync=off", "-c",
+             "max_connections=200"],
+            env=environment, cwd="/", stdout=log, stderr=log, **extra,
+        )  # fmt: skip
+    return server, f"postgresql://{user}@/postgres?host={folder}"
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     if shutil.which("initdb") is None or shutil.which("postgres") is None:
         pytest.skip("no PostgreSQL server program on PATH")
     from tests.service_kit import wait_until
     from worker.database.engine import Database, DatabaseUnavailable
 
-    server, url = start_postgres(tmp_path_factory.mktemp("postgres"))
+    folder = Path(tempfile.mkdtemp(prefix="ncp-"))  # the path of a socket has to be short
+    server, url = start_postgres(folder)
     database = Database(url, pooled=False)
 
     def up() -> bool:
+        assert server.poll() is None, (folder / "log").read_text()
         try:
             with database.read():
                 return True
@@ -54,11 +58,12 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             return False
 
     try:
-        wait_until(up, 20, "PostgreSQL")
+        wait_until(up, 120, "PostgreSQL")
         yield url
     finally:
-        server.terminate()
+        server.send_signal(signal.SIGINT)  # "fast": does not wait for connections somebody forgot
         server.wait()
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

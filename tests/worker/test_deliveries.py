@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -54,13 +56,14 @@ def receiver() -> Iterator[http.server.ThreadingHTTPServer]:
 
 
 def hook(desk: Desk, port: int, events: list[str] | None = None) -> None:
+    hook_at(desk, "whk_1", f"http://127.0.0.1:{port}/hook", events)
+
+
+def hook_at(desk: Desk, name: str, url: str, events: list[str] | None = None, secret: str = SECRET) -> None:
+    """Register a receiver without the API's checks."""
+    row = {"id": name, "tenant": "default", "url": url, "secret": secret, "events": events or [], "created_at": now()}
     with desk.database.write() as connection:
-        connection.execute(
-            insert(receivers).values(
-                id="whk_1", tenant="default", url=f"http://127.0.0.1:{port}/hook", secret=SECRET, events=events or [],
-                created_at=now(),
-            )
-        )  # fmt: skip
+        connection.execute(insert(receivers).values(row))
 
 
 def rows(desk: Desk) -> list[Any]:
@@ -187,3 +190,60 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
     body = '{"test": 2432232314}'
     found = sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
     assert found == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_a_receiver_that_cannot_be_called_holds_up_no_other(sqlite_desk: Desk, receiver: Any) -> None:
+    """What an older version took without looking: each fails for itself, in its own time."""
+    done = ["job.succeeded"]
+    hook(sqlite_desk, receiver.server_port, done)
+    bad = ["https://" + "a" * 64 + ".com/", "https://..", "https://%00/", "https://[::1%25x]/", "https://10.1/"]
+    for number, url in enumerate(bad):
+        hook_at(sqlite_desk, f"whk_b{number}", url, done)
+    hook_at(sqlite_desk, "whk_s", f"http://127.0.0.1:{receiver.server_port}/", done, "whsec_A")
+    run_job(sqlite_desk.station(), sqlite_desk.job())
+    settings = sqlite_desk.settings.model_copy(update={"webhook_networks": LOOPBACK})
+    assert deliver_due(sqlite_desk.database, settings) == len(bad) + 2
+    found = {one.webhook_id: one for one in rows(sqlite_desk)}
+    assert found["whk_1"].state == "delivered"
+    assert all(one.error and one.state == "pending" for name, one in found.items() if name != "whk_1")
+    assert "10.0.0.1, which is no public address" in found["whk_b4"].error
+
+
+def test_a_receiver_that_trickles_is_left_alone(sqlite_desk: Desk, receiver: Any) -> None:
+    """Bytes that keep coming are no answer; and who waits behind waits no longer for it."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def trickle() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                while not over.wait(0.05):
+                    connection.sendall(b"X: y\r\n")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        hook(sqlite_desk, receiver.server_port, ["job.succeeded"])
+        hook_at(sqlite_desk, "whk_0", f"http://127.0.0.1:{listener.getsockname()[1]}/", ["job.succeeded"])
+        run_job(sqlite_desk.station(), sqlite_desk.job())
+        changes = {"webhook_networks": LOOPBACK, "webhook_timeout_s": 1.0}
+        deliver_due(sqlite_desk.database, sqlite_desk.settings.model_copy(update=changes))
+        over.set()
+        thread.join()
+    found = {one.webhook_id: (one.state, one.error) for one in rows(sqlite_desk)}
+    assert found["whk_0"] == ("pending", "no answer within 1 s")
+    assert found["whk_1"] == ("delivered", "")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "fe80::1", "240.0.0.1"])
+def test_a_name_that_leads_inside_is_never_called(
+    sqlite_desk: Desk, receiver: Any, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    port = receiver.server_port
+    found = [(2, 1, 6, "", (address, port))]
+    monkeypatch.setattr(webhooks.socket, "getaddrinfo", lambda *_, **__: found)
+    hook_at(sqlite_desk, "whk_1", f"https://inside.example:{port}/", ["job.succeeded"])
+    run_job(sqlite_desk.station(), sqlite_desk.job())
+    deliver_due(sqlite_desk.database, sqlite_desk.settings)
+    assert receiver.seen == []
+    assert "no public address" in rows(sqlite_desk)[0].error

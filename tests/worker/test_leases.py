@@ -210,3 +210,11 @@ def test_progress_keeps_events_without_gaps(desk: Desk) -> None:
     assert [one.kind for one in told] == ["state", "state", "progress", "progress", "warning", "warning"]
     row = desk.row(job)
     assert (row.stage, row.done, row.total) == ("observe", 0, 5)
+
+
+def test_a_node_with_a_name_no_database_takes(desk: Desk) -> None:
+    job = desk.job()
+    error = JobError("RUNTIME_CRASH", "it died", "compare", "a\0b\ud800")
+    assert write(desk, leases.fail, taken(desk, job), error, Usage(), 60.0, None)
+    assert desk.attempts(job)[0].node == "ab?"
+    assert desk.row(job).error["node"] == "a\0b\ud800"

@@ -64,12 +64,6 @@ def stored_bytes(connection: Connection, tenant: str) -> int:
     return int(total) + int(coming)
 
 
-def reserved_bytes(connection: Connection) -> int:
-    """What all open uploads may still write."""
-    query = select(func.coalesce(func.sum(uploads.c.size), 0)).where(uploads.c.blob.is_(None))
-    return int(connection.execute(query).scalar_one())
-
-
 def insert_upload(
     connection: Connection, tenant: str, size: int, sha256: str | None, filename: str, keep_s: float
 ) -> Row[Any]:
@@ -133,9 +127,10 @@ def touch(connection: Connection, model_id: str, batch_ids: Sequence[str]) -> No
     connection.execute(update(batches).where(batches.c.id.in_(batch_ids)).values(used_at=now()))
 
 
-def unreferenced(connection: Connection, keep_s: float, limit: int) -> list[Row[Any]]:
-    """Blobs without any reference whose holders have not used them for ``keep_s``."""
+def unreferenced(connection: Connection, keep_s: float, limit: int, only: str | None = None) -> list[Row[Any]]:
+    """Blobs (or ``only`` this one) without any reference whose holders have not used them for ``keep_s``."""
     recent = exists().where(holders.c.sha256 == blobs.c.sha256, holders.c.used_at > now() - keep_s)
     used = [exists().where(table.c.sha256 == blobs.c.sha256) for table in (model_files, batches, job_blobs)]
     query = select(blobs).where(and_(not_(recent), *(not_(one) for one in used))).limit(limit)
+    query = query if only is None else query.where(blobs.c.sha256 == only)
     return list(connection.execute(query))

@@ -8,13 +8,14 @@ as it is.  Open a database after a fork, never before it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, Double, Engine, create_engine, event, exc
+from sqlalchemy import Connection, Double, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import NullPool
@@ -122,6 +123,16 @@ def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _: obj
 def _begin_sqlite(connection: Connection) -> None:
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def alone(connection: Connection, name: str) -> None:
+    """From here to the end of the transaction no other one is alone under this name: what is counted stays true.
+
+    A writing transaction of SQLite is alone anyway.
+    """
+    if connection.dialect.name != "sqlite":
+        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
 
 
 def insert_or_ignore(dialect: Dialect) -> Any:

@@ -216,10 +216,15 @@ def _close(connection: Connection, claim: Claim, outcome: str, stage: str, node:
             attempts.c.job_id == claim.job_id, attempts.c.fence == claim.fence, attempts.c.finished_at.is_(None)
         )
         .values(
-            outcome=outcome, stage=stage, node=node[:500], signal=usage.signal, exit_status=usage.exit_status,
-            peak_rss=usage.peak_rss, log=usage.log, finished_at=now(),
+            outcome=outcome, stage=stage, node=_storable(node)[:500], signal=usage.signal,
+            exit_status=usage.exit_status, peak_rss=usage.peak_rss, log=usage.log, finished_at=now(),
         )
     )  # fmt: skip
+
+
+def _storable(text: str) -> str:
+    """The text without what a database has no place for; names inside a model may be anything."""
+    return text.encode(errors="replace").decode().replace("\0", "")
 
 
 def _ended(keep_s: float) -> dict[str, Any]:

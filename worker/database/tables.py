@@ -51,6 +51,7 @@ blobs = Table(
     Column("size", BigInteger, nullable=False),
     Column("place", String(200), nullable=False),
     Column("created_at", Double, nullable=False),
+    Index("ix_blobs_place", "place"),
 )
 
 holders = Table(
@@ -74,6 +75,7 @@ uploads = Table(
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
     Index("ix_uploads_expires_at", "expires_at"),
+    Index("ix_uploads_tenant", "tenant", "blob"),
 )
 
 models = Table(
@@ -86,6 +88,7 @@ models = Table(
     Column("created_at", Double, nullable=False),
     Column("used_at", Double, nullable=False),
     Index("ix_models_tenant", "tenant", "created_at", "id"),
+    Index("ix_models_used_at", "used_at"),
 )
 
 model_files = Table(
@@ -111,6 +114,7 @@ batches = Table(
     Column("used_at", Double, nullable=False),
     Index("ix_batches_tenant", "tenant", "created_at", "id"),
     Index("ix_batches_sha256", "sha256"),
+    Index("ix_batches_used_at", "used_at"),
 )
 
 jobs = Table(
@@ -150,7 +154,8 @@ jobs = Table(
     Column("artifacts_until", Double),
     Column("expires_at", Double),
     Index("ix_jobs_tenant", "tenant", "created_at", "id"),
-    Index("ix_jobs_state", "state", "not_before"),
+    Index("ix_jobs_tenant_state", "tenant", "state", "created_at", "id"),
+    Index("ix_jobs_state", "state", "device", "created_at"),
     Index("ix_jobs_lease_until", "lease_until"),
     Index("ix_jobs_expires_at", "expires_at"),
     Index("ix_jobs_artifacts_until", "artifacts_until"),
@@ -267,5 +272,6 @@ deliveries = Table(
     Column("created_at", Double, nullable=False),
     Column("finished_at", Double),
     Index("ix_deliveries_state", "state", "next_at"),
+    Index("ix_deliveries_finished_at", "finished_at"),
     Index("ix_deliveries_webhook_id", "webhook_id", "created_at", "id"),
 )
