@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -43,7 +44,13 @@ class Draft(AbstractContextManager["Draft"]):
             left = left[os.write(self.descriptor, left) :]
 
     def publish(self, target: Path, durable: bool) -> None:
-        """Give the file its name, replacing what has it; ``durable``: its bytes reach the disk first."""
+        """Give the file its name, replacing a file that has it; ``durable``: its bytes reach the disk first.
+
+        A device or a pipe of that name is written to, never replaced.
+        """
+        if target.exists() and not target.is_file() and not target.is_dir():
+            self._copy_into(target)
+            return
         if durable:
             os.fsync(self.descriptor)
         path = self._path or self._link(target.with_name(f".{target.name}.{os.getpid()}.tmp-narrowcast"))
@@ -53,6 +60,11 @@ class Draft(AbstractContextManager["Draft"]):
             path.unlink(missing_ok=True)
             raise
         self._path = None
+
+    def _copy_into(self, target: Path) -> None:
+        with target.open("wb", buffering=0) as place, os.fdopen(os.dup(self.descriptor), "rb") as content:
+            content.seek(0)
+            shutil.copyfileobj(content, place)
 
     def _link(self, path: Path) -> Path:
         path.unlink(missing_ok=True)

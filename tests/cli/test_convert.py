@@ -301,3 +301,4 @@ class TestPaths:
         again = ("--output", "model.onnx", "--report", os.devnull, "--csv", os.devnull)
         assert narrowcast(folder, *CONVERT, *again).status == 0
         assert names(folder) == ["batch.npz", "model.onnx"]
+        assert Path(os.devnull).is_char_device()

@@ -31,7 +31,6 @@ UNTESTED: frozenset[str] = frozenset(
         "it takes tensors only",
         "or it needs more memory than there is",
         "pickled weights are not read",
-        "the module holds parameters of type",
     )
 )
 """Of PyTorch programs, whose tests need its package."""

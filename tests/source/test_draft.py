@@ -57,6 +57,19 @@ class TestBothWays:
             draft.publish(tmp_path / "out", durable=False)
         assert names(tmp_path) == ["out"]
 
+    def test_a_pipe_is_written_to_and_stays(self, tmp_path: Path) -> None:
+        """Replacing it would do the same to /dev/null, for a user who may."""
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        with Draft(tmp_path) as draft:
+            draft.write(b"hello")
+            draft.publish(pipe, durable=True)
+        assert os.read(reader, 100) == b"hello"
+        os.close(reader)
+        assert pipe.is_fifo()
+        assert names(tmp_path) == ["pipe"]
+
     def test_it_may_be_read_by_whom_the_mask_allows(self, tmp_path: Path) -> None:
         before = os.umask(0o027)
         try:
