@@ -62,7 +62,8 @@ class Cost:
 
 
 def timed(command: Sequence[str]) -> Cost:
-    """Run a command and measure it."""
+    """Run a command and measure it, beginning with nothing left to write to the disk."""
+    os.sync()
     watch = (
         "import json,resource,subprocess,sys,time\n"
         "start=time.perf_counter()\n"
