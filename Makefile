@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check format real torch bench clean
 
-$(VENV)/base: pyproject.toml constraints.txt
+$(VENV)/base: pyproject.toml setup.py converter/numerics/_sums.c constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e '.[service]'
 	touch $@

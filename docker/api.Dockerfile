@@ -7,7 +7,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/narrowcast
 COPY docker/api-requirements.txt /tmp/requirements.txt
 RUN /opt/narrowcast/bin/pip install --no-deps -r /tmp/requirements.txt
-COPY pyproject.toml README.md LICENSE /src/
+COPY pyproject.toml setup.py README.md LICENSE /src/
 COPY converter /src/converter
 COPY worker /src/worker
 COPY api /src/api

@@ -9,6 +9,9 @@ ARG TORCH_VERSION=2.13.0
 ARG ONNXRUNTIME_GPU_VERSION=1.32.0
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+# For the compiled pass of the metrics; the image that runs has no compiler.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/narrowcast
 COPY docker/worker-requirements.txt /tmp/requirements.txt
 RUN if [ "${ACCELERATOR}" = cuda ]; then \
@@ -19,7 +22,7 @@ RUN if [ "${ACCELERATOR}" = cuda ]; then \
     fi \
     && /opt/narrowcast/bin/pip install --no-deps -r /tmp/chosen.txt \
     && if [ "${TORCH}" = 1 ]; then /opt/narrowcast/bin/pip install "torch==${TORCH_VERSION}"; fi
-COPY pyproject.toml README.md LICENSE /src/
+COPY pyproject.toml setup.py README.md LICENSE /src/
 COPY converter /src/converter
 COPY worker /src/worker
 COPY api /src/api

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from converter.formats import FloatFormat
 from converter.numerics.chunks import CHUNK, chunks
+from converter.numerics.compiled import Sums, error_sums
 from converter.types import ErrorFigures
 
 Float64Array = NDArray[np.float64]
@@ -131,26 +132,25 @@ class ErrorSums:
 
     def _add_single(self, a: NDArray[np.float32], b: NDArray[np.float32], fmt: FloatFormat | None) -> bool:
         """Add a large piece of float32; False, with nothing added, where that would lose digits."""
-        size = a.size
-        d = np.subtract(a, b, out=_SCRATCH.single[:size])
-        a_sq, b_sq, d_sq = _single_dot(a), _single_dot(b), _single_dot(d)
-        if not math.isfinite(a_sq + b_sq + d_sq):
+        found = error_sums(a, b, fmt) or _sums_by_numpy(a, b, fmt)
+        if not math.isfinite(found.a_sq + found.b_sq + found.d_sq):
             return False
-        absmax, largest, small = _absmax(a), _absmax(d), size * _TOO_SMALL
-        if (a_sq < small and absmax) or (d_sq < small and largest):
+        small = a.size * _TOO_SMALL
+        if (found.a_sq < small and found.absmax) or (found.d_sq < small and found.largest):
             return False
-        if b_sq < small and _absmax(b):
+        if found.b_sq < small and found.largest_value:
             return False
-        self._count += size
-        self._compared += size
+        self._count += a.size
+        self._compared += a.size
         if fmt is not None:
-            self._count_stored(a, b, absmax, fmt)
-        self._absmax = max(self._absmax, absmax)
-        self._max_abs_error = max(self._max_abs_error, largest)
-        self._reference_sq += a_sq
-        self._value_sq += b_sq
-        self._product += (a_sq + b_sq - d_sq) / 2
-        self._difference_sq += d_sq
+            self._flushed += found.flushed
+            self._saturated += found.saturated
+        self._absmax = max(self._absmax, found.absmax)
+        self._max_abs_error = max(self._max_abs_error, found.largest)
+        self._reference_sq += found.a_sq
+        self._value_sq += found.b_sq
+        self._product += (found.a_sq + found.b_sq - found.d_sq) / 2
+        self._difference_sq += found.d_sq
         return True
 
     def _add_chunk(self, reference: NDArray[Any], value: NDArray[Any], fmt: FloatFormat | None) -> None:
@@ -167,7 +167,9 @@ class ErrorSums:
             a_sq, b_sq = _dot(a, a), _dot(b, b)
         absmax = _absmax(a)
         if fmt is not None:
-            self._count_stored(a, b, absmax, fmt)
+            flushed, saturated = _stored(a, b, absmax, fmt)
+            self._flushed += flushed
+            self._saturated += saturated
         np.subtract(a, b, out=d)
         self._absmax = max(self._absmax, absmax)
         self._max_abs_error = max(self._max_abs_error, _absmax(d))
@@ -188,13 +190,26 @@ class ErrorSums:
         if fmt is not None:
             self._saturated += int(np.count_nonzero(np.isinf(a) & (np.abs(b) == fmt.max_finite)))
 
-    def _count_stored(self, a: NDArray[Any], b: NDArray[Any], absmax: float, fmt: FloatFormat) -> None:
-        """Count saturated and flushed elements among the finite ones."""
-        zero = np.equal(b, 0, out=_SCRATCH.mask[: b.size])
-        if zero.any():
-            self._flushed += int(np.count_nonzero(zero & (a != 0)))
-        if absmax > fmt.max_finite:
-            self._saturated += int(np.count_nonzero((np.abs(b) == fmt.max_finite) & (np.abs(a) > fmt.max_finite)))
+
+def _sums_by_numpy(a: NDArray[np.float32], b: NDArray[np.float32], fmt: FloatFormat | None) -> Sums:
+    """What the compiled pass finds, by NumPy; maxima and counts are left out where a sum is not finite."""
+    d = np.subtract(a, b, out=_SCRATCH.single[: a.size])
+    found = Sums(_single_dot(a), _single_dot(b), _single_dot(d))
+    if math.isfinite(found.a_sq + found.b_sq + found.d_sq):
+        found.absmax, found.largest = _absmax(a), _absmax(d)
+        found.largest_value = _absmax(b) if found.b_sq < a.size * _TOO_SMALL else 0.0
+        if fmt is not None:
+            found.flushed, found.saturated = _stored(a, b, found.absmax, fmt)
+    return found
+
+
+def _stored(a: NDArray[Any], b: NDArray[Any], absmax: float, fmt: FloatFormat) -> tuple[int, int]:
+    """How many elements are flushed and how many saturated, among the finite ones."""
+    zero = np.equal(b, 0, out=_SCRATCH.mask[: b.size])
+    flushed = int(np.count_nonzero(zero & (a != 0))) if zero.any() else 0
+    if absmax <= fmt.max_finite:
+        return flushed, 0
+    return flushed, int(np.count_nonzero((np.abs(b) == fmt.max_finite) & (np.abs(a) > fmt.max_finite)))
 
 
 class DifferenceNorm:

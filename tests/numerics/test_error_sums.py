@@ -26,6 +26,13 @@ close = {"rel": 1e-12, "abs": 1e-300}
 near = {"rel": 1e-6, "abs": 1e-300}
 
 
+@pytest.fixture(autouse=True, params=["compiled", "numpy"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to the same sums."""
+    if request.param == "numpy":
+        monkeypatch.setattr("converter.numerics.compiled._KERNEL", None)
+
+
 def figures(reference, value, fmt=None, dtype=np.float32) -> ErrorFigures:
     sums = ErrorSums()
     sums.add(np.array(reference, dtype), np.array(value, dtype), fmt)
