@@ -22,11 +22,15 @@ def check_nodes(proto: onnx.ModelProto) -> None:
         ModelError: naming the node and what does not fit.
     """
     opset = next((o.version for o in proto.opset_import if canonical_domain(o.domain) == ""), 0)
+    functions = {f.name for f in proto.functions if canonical_domain(f.domain) == ""}
     for node in _nodes(proto.graph):
         texts = (node.op_type, node.domain, node.name, *node.input, *node.output)
         if not all(isinstance(text, str) for text in texts):
             raise ModelError("a name in the file is no UTF-8 text; the file is damaged, export the model again")
-        schema = _schema(node.op_type, opset) if canonical_domain(node.domain) == "" else None
+        standard = canonical_domain(node.domain) == "" and node.op_type not in functions
+        schema = _schema(node.op_type, opset) if standard else None
+        if standard and schema is None:
+            _check_age(node, opset)
         if schema is not None:
             _check_counts(node, schema)
             _check_attributes(node, schema)
@@ -46,6 +50,16 @@ def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
         return onnx.defs.get_schema(op_type, opset, "")
     except onnx.defs.SchemaError:
         return None
+
+
+def _check_age(node: onnx.NodeProto, opset: int) -> None:
+    """Refuse an operator that came later than the opset that the model imports."""
+    for version in range(opset + 1, onnx.defs.onnx_opset_version() + 1):
+        if _schema(node.op_type, version) is not None:
+            raise ModelError(
+                f"{_title(node)} needs opset {version} and the model imports opset {opset}; export the model again at "
+                f"opset {version} or newer"
+            )
 
 
 def _check_counts(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:

@@ -70,3 +70,12 @@ def test_names_that_are_no_text() -> None:
     data = model(TEXT).SerializeToString().replace(b"root", b"r\xff\xfet")
     with pytest.raises(ModelError, match="a name in the file is no UTF-8 text"):
         check_nodes(onnx.ModelProto.FromString(data))
+
+
+def test_an_operator_that_came_later() -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = Celu(x) }", 9)
+    with pytest.raises(ModelError) as refused:
+        check_nodes(proto)
+    assert str(refused.value) == (
+        "a Celu node needs opset 12 and the model imports opset 9; export the model again at opset 12 or newer"
+    )
