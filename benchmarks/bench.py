@@ -289,7 +289,7 @@ def machine() -> str:
     ]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     processor = names[0] if names else platform.machine()
-    return f"{os.cpu_count()} cores of {processor}, {memory:.0f} GiB, Linux {platform.release().partition("-")[0]}"
+    return f"{os.cpu_count()} cores of {processor}, {memory:.0f} GiB, Linux {platform.release().partition('-')[0]}"
 
 
 def main() -> None:
