@@ -93,13 +93,17 @@ def load_command(name: str) -> Any:
     try:
         app = importlib.import_module(module).app
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in SERVICE_PACKAGES:
-            raise EnvironmentFailure(
-                f"`narrowcast {name}` needs the package {error.name}; install the service with "
-                "`pip install 'narrowcast[service]'`"
-            ) from error
+        _raise_if_of_the_service(error, name)
         raise
     return click_command(app).get_command(None, name)  # type: ignore[attr-defined]
+
+
+def _raise_if_of_the_service(error: ModuleNotFoundError, command: str) -> None:
+    if (error.name or "").split(".")[0] in SERVICE_PACKAGES:
+        raise EnvironmentFailure(
+            f"`narrowcast {command}` needs the package {error.name}; install the service with "
+            "`pip install 'narrowcast[service]'`, or from a clone `pip install -c constraints.txt -e '.[service]'`"
+        ) from error
 
 
 def _show_version(wanted: bool) -> None:
@@ -128,7 +132,11 @@ def main() -> None:
         if len(sys.argv) < 2:
             print(group.get_help(group.context_class(group, info_name="narrowcast")), file=sys.stderr)
             sys.exit(2)
-        group.main(prog_name="narrowcast")
+        try:
+            group.main(prog_name="narrowcast")
+        except ModuleNotFoundError as error:  # a command imports what it needs when it runs
+            _raise_if_of_the_service(error, sys.argv[1])
+            raise
     except NarrowcastError as error:
         print(f"narrowcast: {error}", file=sys.stderr)
         sys.exit(error.exit_status)

@@ -15,10 +15,13 @@ from converter.types import PrecisionPlan, ValueRange
 Shape = tuple[int, ...]
 
 
-def node_flops(index: ModelIndex, ranges: Mapping[int, ValueRange]) -> dict[int, float]:
+def node_flops(
+    index: ModelIndex, ranges: Mapping[int, ValueRange], shapes: Mapping[int, Shape] | None = None
+) -> dict[int, float]:
     """Multiply-adds times two by node id, for operators that are matrix products inside.
 
-    Nodes whose shapes were not seen (no samples, or a branch not taken) count from static shapes, or as 0.
+    ``shapes`` are of values that were seen without a range.  Nodes whose shapes were not seen (no samples, or a branch
+    not taken) count from static shapes, or as 0.
     """
 
     def shape(value_id: int) -> Shape | None:
@@ -26,6 +29,8 @@ def node_flops(index: ModelIndex, ranges: Mapping[int, ValueRange]) -> dict[int,
             return None
         if value_id in ranges:
             return ranges[value_id].shape
+        if shapes and value_id in shapes:
+            return shapes[value_id]
         constant = index.constants.get(value_id)
         if constant is not None:
             return tuple(int(d) for d in constant.shape.numpy())

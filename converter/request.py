@@ -29,7 +29,9 @@ def request_from_options(options: Mapping[str, Any]) -> ConversionRequest:
     return ConversionRequest(
         to=to,
         overrides=(*keep_patterns(options.get("keep_fp32") or ()), *policy_file(options.get("policy"), to)),
-        tolerance=named_tolerance(options.get("tolerance"), to) if to in ("fp16", "bf16") else None,
+        tolerance=named_tolerance(options["tolerance"], to)
+        if options.get("tolerance") and to in NARROW_FORMATS
+        else None,
         profile=emulation(options.get("emulate")),
         dynamic=tuple(options.get("dynamic") or ()),
         **known,

@@ -86,7 +86,7 @@ def validate(
         for v in other.index.model.graph.outputs
     }
     with run.stage("compare", len(batches)) as done:
-        compared = _compare(left, right, batches, done)
+        compared, seen_shapes = _compare(left, right, batches, done)
     with run.stage("judge"):
         plan = _as_plan(other.index, request.to)
         outputs = output_rows(other.index, plan, compared, limits, expected)
@@ -94,7 +94,7 @@ def validate(
     explained = explained_errors(other.index, spec, _never_rounding(context), compared.accumulated)
     evidence = _by_candidate_value(given.index, other.index, compared, ranges, explained)
     layers = build.layer_rows(other.index, plan, evidence)
-    flops = node_flops(other.index, {})
+    flops = node_flops(other.index, {}, seen_shapes)
     narrow = plan.narrow_nodes()
     return Report(
         verdict=verdict,
@@ -146,7 +146,10 @@ def _check_interfaces(reference: ModelIndex, candidate: ModelIndex) -> None:
             raise ModelError(f"the candidate's {what} are {have}, the reference's {want}; they must be the same")
 
 
-def _compare(left: Interpreter, right: Interpreter, batches: Batches, progress: Callable[[int], None]) -> Comparison:
+def _compare(
+    left: Interpreter, right: Interpreter, batches: Batches, progress: Callable[[int], None]
+) -> tuple[Comparison, Mapping[int, tuple[int, ...]]]:
+    """Both models side by side; the shapes of what the candidate made by its value ids."""
     side = SideBySide(left, right)
     spec = declared_formats(right.index)
     records = {
@@ -164,7 +167,7 @@ def _compare(left: Interpreter, right: Interpreter, batches: Batches, progress: 
     ids = {right.index.name_of(v): v for v in range(len(right.index.values))}
     figures = {ids[name]: f for name, f in side.worst.items()}
     shapes = {ids[name]: s for name, s in side.shapes.items()}
-    return Comparison(records, figures, {}, shapes, {}, failures, [], len(batches))
+    return Comparison(records, figures, {}, shapes, {}, failures, [], len(batches)), side.candidate_shapes
 
 
 def _as_plan(index: ModelIndex, to: str) -> PrecisionPlan:

@@ -16,7 +16,7 @@ from converter.types import ConversionRequest, EmulationProfile, PolicyOverride
 
 class TestOptions:
     def test_nothing_given_is_the_default_request(self) -> None:
-        assert request_from_options({}) == ConversionRequest(tolerance=PRESETS["fp16-default"])
+        assert request_from_options({}) == ConversionRequest()
 
     def test_everything_given(self) -> None:
         found = request_from_options({

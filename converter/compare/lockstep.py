@@ -37,6 +37,8 @@ class SideBySide:
         }
         self.worst: dict[str, ErrorFigures] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.candidate_shapes: dict[int, tuple[int, ...]] = {}
+        """Of every float array the candidate made, by its value id."""
 
     def run(self, feeds: Mapping[str, Any], candidate_feeds: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         """Outputs of both by name (the candidate's None if it failed), and its failure (node, message)."""
@@ -50,7 +52,7 @@ class SideBySide:
 
         spec = declared_formats(self._reference.index)
         ahead = _Producer(turns, lambda tap: self._reference.run(feeds, [spec], [tap]), self._reference.index)
-        follower = _Consumer(turns, self._candidate.index, match)
+        follower = _Consumer(turns, self._candidate.index, match, self.candidate_shapes)
         ahead.start()
         try:
             mixed = self._candidate.run(candidate_feeds, [declared_formats(self._candidate.index)], [follower])
@@ -154,13 +156,16 @@ class _Producer(threading.Thread):
 class _Consumer:
     """The tap of the candidate: takes the reference's value of the same name."""
 
-    def __init__(self, turns: _Turns, index: ModelIndex, match: Match) -> None:
+    def __init__(self, turns: _Turns, index: ModelIndex, match: Match, shapes: dict[int, tuple[int, ...]]) -> None:
         self._turns = turns
         self._index = index
         self._match = match
+        self._shapes = shapes
 
     def value(self, value_id: int, values: Sequence[Any]) -> None:
         """Compare a value of the candidate with the reference's."""
+        if self._index.is_float(value_id) and isinstance(values[0], np.ndarray):
+            self._shapes[value_id] = values[0].shape
         name = self._index.name_of(value_id)
         if name in self._turns.common:
             self._match(name, self._turns.take(name), values[0])

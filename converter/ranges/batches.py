@@ -90,10 +90,25 @@ def read_source(source: Source, names: Sequence[str]) -> dict[str, Array]:
 def _read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
     del names
     with path.open("rb") as stream:
+        head = stream.read(6)
+        stream.seek(0)
+        if not head.startswith((b"PK", b"\x93NUMPY")):
+            raise ValueError(f"it is no NumPy archive (it begins with {head!r})")
         archive = np.load(stream, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds a single array, not an archive of named arrays")
-        return {key: archive[key] for key in archive.files}
+        return {key: _numbers(archive, key) for key in archive.files}
+
+
+def _numbers(archive: Any, key: str) -> Array:
+    try:
+        return np.asarray(archive[key])
+    except ValueError as error:
+        if "Object arrays" in str(error):
+            raise BatchError(
+                f"array '{key}' of a sample batch holds Python objects, not numbers; give its elements one numeric type"
+            ) from error
+        raise
 
 
 def _read_npy(path: Path, names: Sequence[str]) -> dict[str, Array]:
@@ -157,7 +172,8 @@ def check_batch(given: Mapping[str, Any], index: ModelIndex, name: str) -> dict[
     extra = [key for key in given if key not in inputs]
     if extra:
         raise BatchError(
-            f"batch '{name}' has key '{extra[0]}', which is no input of the model; its inputs are {_list(inputs)}"
+            f"batch '{name}' has key '{extra[0]}', which is no input of the model; its inputs are {_list(inputs)}: "
+            "rename or remove it, or is it the batch of another model?"
         )
     feeds: dict[str, Any] = {}
     for key, value in inputs.items():

@@ -138,7 +138,8 @@ def _passed(report: Object, layer: Object | None) -> str:
     worst = worst_output(report)
     if worst is None:
         return "No output could be compared; no limit was broken."
-    shown = f"Every output is within its limits; the worst, {_name(worst)}, has a relative L2 error of "
+    name = wording.printable(worst["value"], NAME_LIMIT)
+    shown = f"Every output is within its limits; the worst, {name}, has a relative L2 error of "
     shown += wording.figure(worst["rel_l2_error"])
     if worst["allowed"]["max_rel_l2"]:
         shown += f" of {wording.figure(worst['allowed']['max_rel_l2'])} allowed"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import onnx
 import pytest
 
 import converter
-from tests.cli.command import names, narrowcast, write
+from tests.cli.command import environment, names, narrowcast, write
 from tests.models.build import model
 from tests.models.tiny import tiny
 
@@ -35,6 +37,15 @@ class TestValidate:
         converted = json.loads((folder / "r.json").read_text())
         validated = json.loads((folder / "v.json").read_text())
         assert validated["outputs"][0]["rel_l2_error"] == converted["outputs"][0]["rel_l2_error"]
+
+    def test_a_bf16_candidate_has_the_tolerance_of_bf16(self, folder: Path) -> None:
+        assert (
+            narrowcast(folder, "convert", "model.onnx", "--samples", "batch.npz", "--to", "bf16", "--quiet").status == 0
+        )
+        ended = narrowcast(folder, "validate", "model.onnx", "model.bf16.onnx", "--samples", "batch.npz", "--report",
+                           "b.json")  # fmt: skip
+        assert ended.status == 0
+        assert json.loads((folder / "b.json").read_text())["request"]["tolerance"]["name"] == "bf16-default"
 
     def test_a_candidate_that_is_not_good_enough(self, folder: Path) -> None:
         ended = narrowcast(folder, "validate", "model.onnx", "model.fp16.onnx", "--samples", "batch.npz",
@@ -111,6 +122,22 @@ def test_formats(tmp_path: Path) -> None:
 def test_the_version(tmp_path: Path) -> None:
     ended = narrowcast(tmp_path, "--version")
     assert (ended.status, ended.out) == (0, f"narrowcast {converter.__version__}\n")
+
+
+@pytest.mark.parametrize("command", ["serve", "serve-api", "serve-worker", "serve-sweeper", "submit", "jobs"])
+def test_without_the_packages_of_the_service(command: str) -> None:
+    """Whether a command's module needs the missing package or only its run does."""
+    code = (
+        "import sys\n"
+        "for name in ('pydantic_settings', 'httpx2'): sys.modules[name] = None\n"
+        f"sys.argv = ['narrowcast', {command!r}, *(['m.onnx'] if {command!r} == 'submit' else [])]\n"
+        "from api.cli import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stderr.startswith(f"narrowcast: `narrowcast {command}` needs the package ")
+    assert "from a clone `pip install -c constraints.txt -e '.[service]'`" in ended.stderr
 
 
 def test_help_lists_every_command(tmp_path: Path) -> None:

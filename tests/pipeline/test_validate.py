@@ -39,6 +39,16 @@ def test_the_figures_are_those_of_the_conversion(given: Tiny, rng: np.random.Gen
             assert ours.figures.rel_l2_error == theirs.figures.rel_l2_error
 
 
+def test_the_narrow_share_of_the_arithmetic_needs_no_fixed_shapes() -> None:
+    given = model(
+        "g (float[N, 4] x) => (float[N, 4] y) { y = MatMul(x, w) }", weights={"w": np.eye(4, dtype=np.float32)}
+    )
+    feeds = {"x": floats([[1, 2, 3, 4]])}
+    done = convert(given, feeds)
+    assert done.model is not None
+    assert validate(given, ir.to_proto(done.model), feeds).summary.narrow_flops_share == 1.0
+
+
 def test_a_model_equals_itself() -> None:
     report = validate(MLP.model(), MLP.model(), [FEEDS, FEEDS])
     assert report.verdict.status == "pass"

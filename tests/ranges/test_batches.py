@@ -149,7 +149,14 @@ class TestFiles:
     def test_pickles_are_not_loaded(self, tmp_path: Path) -> None:
         path = tmp_path / "b.npz"
         np.savez(path, x=np.array([{}], object))
-        assert "cannot be read: Object arrays cannot be loaded when allow_pickle=False" in reading(path)
+        assert reading(path) == (
+            "array 'x' of a sample batch holds Python objects, not numbers; give its elements one numeric type"
+        )
+
+    def test_text_with_an_archives_name(self, tmp_path: Path) -> None:
+        path = tmp_path / "b.npz"
+        path.write_text("hello")
+        assert "it is no NumPy archive (it begins with b'hello'); write it with numpy.savez" in reading(path)
 
     def test_npy_for_a_model_with_more_inputs(self, tmp_path: Path) -> None:
         path = tmp_path / "b.npy"
@@ -162,7 +169,8 @@ class TestFiles:
 class TestInputs:
     def test_a_key_too_many(self) -> None:
         assert refusal({"x": X, "k": K, "q": K}) == (
-            "batch 'b' has key 'q', which is no input of the model; its inputs are 'x', 'k', 'w'"
+            "batch 'b' has key 'q', which is no input of the model; its inputs are 'x', 'k', 'w': "
+            "rename or remove it, or is it the batch of another model?"
         )
 
     def test_a_key_too_few(self) -> None:
@@ -179,7 +187,9 @@ class TestInputs:
         assert "'x'" in refusal(given, index)
         many = ", ".join(f"float[2] i{k}" for k in range(14))
         index = indexed(f"g ({many}) => (float[2] y) {{ y = Relu(i0) }}")
-        assert refusal({"z": X}, index).endswith("'i10', 'i11' and 2 more")
+        assert refusal({"z": X}, index).endswith(
+            "'i10', 'i11' and 2 more: rename or remove it, or is it the batch of another model?"
+        )
 
     def test_a_default_may_be_left_out_or_given(self) -> None:
         assert list(check_batch({"x": X, "k": K}, TWO, "b")) == ["x", "k"]

@@ -78,8 +78,8 @@ def test_decisions_are_counted_by_rule_and_format(failing):
 
 def test_diagnosis_of_a_pass(passing):
     assert digest.diagnosis(passing) == (
-        "Every output is within its limits; the worst, /encoder/layer.0/norm/LayerNormalization, has a relative L2 "
-        "error of 8.56e-4 of 2.10e-3 allowed."
+        "Every output is within its limits; the worst, /encoder/layer.0/norm/LayerNormalization_output_0, has a "
+        "relative L2 error of 8.56e-4 of 2.10e-3 allowed."
     )
 
 
