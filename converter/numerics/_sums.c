@@ -77,8 +77,13 @@ EXPORTED void narrowcast_error_sums(const float *a, const float *b, size_t n, fl
         block(a + k, b + k, n - k < BLOCK ? n - k : BLOCK, limit, to);
 }
 
-/* What an extension module must have on Windows; nothing imports it. */
+/* The installer treats this as an extension module; whoever imports it is told better.  Declared here by hand, because
+ * Python's headers are often not installed. */
+extern void *PyExc_ImportError;
+extern void PyErr_SetString(void *, const char *);
+
 EXPORTED void *PyInit__sums(void)
 {
+    PyErr_SetString(PyExc_ImportError, "converter.numerics._sums is no module: converter.numerics.compiled calls it");
     return NULL;
 }

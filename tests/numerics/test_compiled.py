@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import math
 from pathlib import Path
 
@@ -64,6 +65,12 @@ class TestSums:
         assert error_sums(a[::2], b[::2], None) is None
         crooked = np.frombuffer(bytearray(4 * 8 + 1), np.uint8)[1:].view(np.float32)
         assert error_sums(crooked, a[:8], None) is None
+
+
+@needs_kernel
+def test_it_is_no_module() -> None:
+    with pytest.raises(ImportError, match=r"is no module: converter\.numerics\.compiled calls it"):
+        importlib.import_module("converter.numerics._sums")
 
 
 def test_without_the_file_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
